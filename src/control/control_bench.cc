@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "base/thread/mutex.h"
 #include "control/service.h"
 #include "control/store/sqlite.h"
 #include "control/testing/rpc_testing.h"
@@ -38,13 +39,13 @@ int Main() {
   auto node = rpc::Channel::Dial(address, authority.Make("node", "n1"), "controller");
   if (!home || !node) return 1;
 
-  std::mutex mu;
-  std::condition_variable changed;
+  Mutex mu;
+  CondVar changed;
   int64_t started_at = 0;
   v1::Placement placement;
   int acks = 0;
   AgentCollector orders([&](const v1::ControllerMessage& m) {
-    std::lock_guard lock(mu);
+    MutexLock lock(mu);
     if (m.has_start()) {
       started_at = MonotonicMicros();
       placement = m.start().placement();
@@ -56,7 +57,7 @@ int Main() {
   v1::AgentMessage hello;
   *hello.mutable_register_() = SimpleNode("n1");
   agent->Send(hello.SerializeAsString());
-  std::unique_lock lock(mu);
+  MutexLock lock(mu);
   changed.wait(lock, [&] { return acks == 1; });
   lock.unlock();
 

@@ -158,7 +158,7 @@ void Service::ServeUnary(const std::string& method, Result<Reply> (*op)(State&, 
 void Service::Enqueue(Work work) {
   bool first = false;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     first = inbox_.empty();
     inbox_.push_back(std::move(work));
   }
@@ -168,7 +168,7 @@ void Service::Enqueue(Work work) {
 void Service::RunBatch() {
   std::vector<Work> batch;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     batch.swap(inbox_);
   }
   if (broken_) Recover();

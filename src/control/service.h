@@ -10,13 +10,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/io/event_loop.h"
+#include "base/thread/mutex.h"
 #include "control/duties/node_timeouts.h"
 #include "control/state/state.h"
 #include "control/store/store.h"
@@ -54,20 +54,20 @@ class Service {
   class Sessions {
    public:
     void Insert(std::shared_ptr<Session> session) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       open_.insert(std::move(session));
     }
     void Erase(const std::shared_ptr<Session>& session) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       open_.erase(session);
     }
     bool Contains(const std::shared_ptr<Session>& session) const {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       return open_.contains(session);
     }
 
    private:
-    mutable std::mutex mutex_;
+    mutable Mutex mutex_;
     std::set<std::shared_ptr<Session>> open_;  // guarded by mutex_
   };
 
@@ -97,7 +97,7 @@ class Service {
   EventLoop::TimerId tell_queues_ = 0;  // armed while moved_pools_ is not empty
   std::set<std::string> moved_pools_;
 
-  std::mutex mu_;
+  Mutex mu_;
   std::vector<Work> inbox_;  // guarded by mu_
 
   std::map<std::string, std::shared_ptr<AgentSession>> agents_;  // registered nodes, by name

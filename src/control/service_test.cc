@@ -11,6 +11,7 @@
 #include <random>
 #include <thread>
 
+#include "base/thread/mutex.h"
 #include "control/store/sqlite.h"
 #include "control/testing/rpc_testing.h"
 #include "control/testing/testing.h"
@@ -288,8 +289,8 @@ TEST_F(ServiceTest, AFullDiskIsAnAnswerAndNothingIsAcknowledged) {
 TEST_F(ServiceTest, ManyAtOnceShareTheirCommits) {
   Start();
   auto home = Dial("home", "anna@h");
-  std::mutex mu;
-  std::condition_variable changed;
+  Mutex mu;
+  CondVar changed;
   std::set<uint64_t> ids;
   int failures = 0;
   const int n = 500;
@@ -297,13 +298,13 @@ TEST_F(ServiceTest, ManyAtOnceShareTheirCommits) {
     home->Call("/vrun.v1.Control/Submit", SimpleJob("r" + std::to_string(i)).SerializeAsString(), 60'000'000,
                [&](Result<std::string> r) {
                  v1::SubmitReply reply;
-                 std::lock_guard lock(mu);
+                 MutexLock lock(mu);
                  if (!r || !reply.ParseFromString(*r)) ++failures;
                  ids.insert(reply.job());
                  changed.notify_all();
                });
   }
-  std::unique_lock lock(mu);
+  MutexLock lock(mu);
   EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(60), [&] { return ids.size() + failures >= n; }));
   EXPECT_EQ(failures, 0);
   EXPECT_EQ(ids.size(), static_cast<size_t>(n));
@@ -394,8 +395,8 @@ TEST(KilledController, AcknowledgedSubmitsSurviveAtAnyMoment) {
   std::mt19937 random(seed);
   SCOPED_TRACE("seed " + std::to_string(seed));
 
-  std::mutex mu;
-  std::condition_variable changed;
+  Mutex mu;
+  CondVar changed;
   std::map<std::string, uint64_t> acknowledged;  // request id -> job
   std::string address;
   for (int round = 0; round < 8; ++round) {
@@ -412,19 +413,19 @@ TEST(KilledController, AcknowledgedSubmitsSurviveAtAnyMoment) {
     for (int i = 0; i < 200; ++i) {
       std::string id = "r" + std::to_string(round) + "." + std::to_string(i);
       {
-        std::lock_guard lock(mu);
+        MutexLock lock(mu);
         ++open;
       }
       (*channel)->Call("/vrun.v1.Control/Submit", SimpleJob(id).SerializeAsString(), 20'000'000,
                        [&, id](Result<std::string> r) {
                          v1::SubmitReply reply;
-                         std::lock_guard lock(mu);
+                         MutexLock lock(mu);
                          if (r && reply.ParseFromString(*r)) acknowledged[id] = reply.job();
                          --open;
                          changed.notify_all();
                        });
     }
-    std::unique_lock lock(mu);
+    MutexLock lock(mu);
     changed.wait_for(lock, std::chrono::seconds(20), [&] { return acknowledged.size() >= until; });
     lock.unlock();
     controller.Kill();

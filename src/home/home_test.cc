@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/clock.h"
+#include "base/thread/mutex.h"
 #include "home/testing/home_testing.h"
 
 namespace vrun::home {
@@ -206,7 +207,7 @@ TEST_F(HomeTest, KilledAndTheJobEndsBeforeTheClientIsBack) {
 
 TEST_F(HomeTest, CtrlCWhileWaitingCancels) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     place_ = false;
   }
   Client client = StartRun();
@@ -233,7 +234,7 @@ TEST_F(HomeTest, CtrlCWhileWaitingCancels) {
 
 TEST_F(HomeTest, AWaitingJobGoesOnWhenItsClientIsKilled) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     place_ = false;
   }
   Client client = StartRun();
@@ -279,7 +280,7 @@ TEST_F(HomeTest, AJobIsCancelledWithItsClientIfThatIsAskedForWhetherItWaitsOrRun
     EXPECT_EQ(*ReadFile(root_ / "project/left"), "behind") << "what it wrote comes home all the same";
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     place_ = false;
   }
   Client client = StartRun(cancel);
@@ -309,7 +310,7 @@ TEST_F(HomeTest, AJobWhoseReaderWentWithItsClientGoesOnIntoTheLog) {
 
 TEST_F(HomeTest, APlacementThatComesLater) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     place_ = false;
   }
   Client client = StartRun();
@@ -429,7 +430,7 @@ TEST_F(HomeTest, AnAttemptThatVanishedWithItsNodeIsFollowedByTheNext) {
 
 TEST_F(HomeTest, ANodeThatWasStartedAgainIsFoundElsewhere) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     place_ = false;
   }
   Client client = StartRun();
@@ -472,7 +473,7 @@ TEST_F(HomeTest, ANodeThatDoesNotAnswerIsAskedForAtTheController) {
 
 TEST_F(HomeTest, CancelledWhileWaitingIsNoSuccess) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     place_ = false;
   }
   Client client = StartRun();
@@ -699,7 +700,7 @@ TEST_F(HomeTest, ABatchJobThatIsPreemptedAndThenLostSaysBothInItsOutputAndToWhoF
 
 TEST_F(HomeTest, ABatchJobThatEndedWhileThereWasNoHomeSaysSoInItsOutput) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     place_ = false;
   }
   Client client = StartRun([](v1::Run* run) { run->set_detached(true); });
@@ -707,7 +708,7 @@ TEST_F(HomeTest, ABatchJobThatEndedWhileThereWasNoHomeSaysSoInItsOutput) {
   auto before = watches_.Next();
   StopHome(SIGKILL);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     states_[job] = v1::CANCELLED;
   }
   ASSERT_EQ(StartHome(), "ok\n");

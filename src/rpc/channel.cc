@@ -9,6 +9,7 @@
 
 #include <climits>
 
+#include "base/thread/mutex.h"
 #include "rpc/internal.h"
 #include "rpc/poller.h"
 #include "rpc/stream_core.h"
@@ -168,11 +169,11 @@ class ConnectionWatch {
 
   // The channel is about to be destroyed, which ends the watch.
   void Stop() {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     channel_ = nullptr;
   }
   void WaitEnd() {
-    std::unique_lock lock(mu_);
+    MutexLock lock(mu_);
     ended_changed_.wait(lock, [this] { return ended_; });
   }
 
@@ -183,14 +184,14 @@ class ConnectionWatch {
     channel_->NotifyOnStateChange(state, gpr_inf_future(GPR_CLOCK_MONOTONIC), queue_, changed_.Arm());
   }
   void OnChange(bool) {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (channel_ != nullptr) return Arm();
     ended_ = true;
     ended_changed_.notify_all();
   }
 
-  std::mutex mu_;
-  std::condition_variable ended_changed_;
+  Mutex mu_;
+  CondVar ended_changed_;
   bool ended_ = false;
   grpc::Channel* channel_;
   grpc::CompletionQueue* const queue_;

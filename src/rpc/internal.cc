@@ -18,6 +18,7 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/thread/mutex.h"
 
 namespace vrun::rpc {
 namespace {
@@ -64,10 +65,10 @@ Code FromGrpcCode(grpc::StatusCode code) {
 void LogFromGrpc(gpr_log_func_args* args) {
   if (args->severity == GPR_LOG_SEVERITY_ERROR) {
     // A failing connection is retried every two seconds; log it only once a minute.
-    static std::mutex mu;
+    static Mutex mu;
     static std::string last;
     static int64_t last_time = 0;
-    std::lock_guard lock(mu);
+    MutexLock lock(mu);
     int64_t now = MonotonicMicros();
     if (last == args->message && now - last_time < 60'000'000) return;
     last = args->message;

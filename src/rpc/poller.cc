@@ -33,23 +33,23 @@ bool Poller::OnThisThread() const {
 }
 
 void CallSet::Add(CountedCall* call) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   calls_.insert(call);
 }
 
 void CallSet::Remove(CountedCall* call) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   calls_.erase(call);
   if (calls_.empty()) empty_.notify_all();
 }
 
 void CallSet::AbortAll() {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   for (CountedCall* call : calls_) call->Abort();
 }
 
 void CallSet::WaitEmpty() {
-  std::unique_lock lock(mu_);
+  MutexLock lock(mu_);
   empty_.wait(lock, [this] { return calls_.empty(); });
 }
 

@@ -6,13 +6,12 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <unordered_set>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "rpc/internal.h"
 
 namespace grpc {
@@ -90,8 +89,8 @@ class CallSet {
   void WaitEmpty();
 
  private:
-  std::mutex mu_;
-  std::condition_variable empty_;
+  Mutex mu_;
+  CondVar empty_;
   std::unordered_set<CountedCall*> calls_;
 };
 

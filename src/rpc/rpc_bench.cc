@@ -2,13 +2,12 @@
 // The cost of this layer on loopback, with both ends in one process and mTLS. Prints one JSON object.
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <cstdio>
-#include <mutex>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/heap.h"
+#include "base/thread/mutex.h"
 #include "rpc/rpc.h"
 #include "rpc/testing.h"
 
@@ -33,18 +32,18 @@ class Waiter : public Stream::Handler {
   void OnWritable() override { Signal(); }
   void OnClosed(Error) override { Signal(); }
   void Signal() {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     ++seen_;
     changed_.notify_all();
   }
   void Wait(int n) {
-    std::unique_lock lock(mu_);
+    MutexLock lock(mu_);
     changed_.wait(lock, [&] { return seen_ >= n; });
   }
 
  private:
-  std::mutex mu_;
-  std::condition_variable changed_;
+  Mutex mu_;
+  CondVar changed_;
   int seen_ = 0;
 };
 

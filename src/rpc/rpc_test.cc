@@ -8,11 +8,10 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
 #include "base/clock.h"
+#include "base/thread/mutex.h"
 #include "rpc/testing.h"
 
 namespace vrun::rpc {
@@ -26,7 +25,7 @@ class Recorder : public Stream::Handler {
   void OnMessage(std::string message) override {
     std::function<void(const std::string&)> also;
     {
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       bytes_ += message.size();
       also = on_message_;
       messages_.push_back(message);
@@ -35,26 +34,26 @@ class Recorder : public Stream::Handler {
     if (also) also(message);
   }
   void OnWritable() override {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     ++writable_;
     changed_.notify_all();
   }
   void OnClosed(Error reason) override {
     std::function<void()> also;
     {
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       closed_ = std::move(reason);
       also = on_closed_;
     }
     if (also) also();
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     announced_ = true;
     changed_.notify_all();
   }
 
   template <typename Predicate>
   bool Wait(Predicate predicate) {
-    std::unique_lock lock(mu_);
+    MutexLock lock(mu_);
     return changed_.wait_for(lock, seconds(20), predicate);
   }
   bool WaitMessages(size_t n) {
@@ -69,25 +68,25 @@ class Recorder : public Stream::Handler {
     return *closed_;
   }
   std::vector<std::string> messages() {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     return messages_;
   }
   int writable() {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     return writable_;
   }
   void SetOnMessage(std::function<void(const std::string&)> f) {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     on_message_ = std::move(f);
   }
   void SetOnClosed(std::function<void()> f) {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     on_closed_ = std::move(f);
   }
 
  private:
-  std::mutex mu_;
-  std::condition_variable changed_;
+  Mutex mu_;
+  CondVar changed_;
   std::vector<std::string> messages_;
   size_t bytes_ = 0;
   int writable_ = 0;
@@ -120,13 +119,13 @@ class RpcTest : public ::testing::Test {
     server_ = Server::Create(authority_.Make("controller", "controller"));
     server_->Unary(kEcho, [this](const Peer& peer, std::string request, auto reply) {
       {
-        std::lock_guard lock(mu_);
+        MutexLock lock(mu_);
         last_peer_ = peer;
       }
       if (request == "fail") return reply(Error(Code::kExhausted, "disk: full: make room"));
       if (request == "drop") return;
       if (request == "keep") {
-        std::lock_guard lock(mu_);
+        MutexLock lock(mu_);
         kept_.push_back(std::move(reply));
         changed_.notify_all();
         return;
@@ -135,7 +134,7 @@ class RpcTest : public ::testing::Test {
     });
     server_->Streaming(kStream, [this](const Peer& peer, std::unique_ptr<Stream> stream) -> Result<Stream::Handler*> {
       if (peer.name == "stranger@h") return Error(Code::kDenied, "stranger: not yours: ask");
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       served_ = std::move(stream);
       changed_.notify_all();
       return &at_server_;
@@ -156,15 +155,15 @@ class RpcTest : public ::testing::Test {
 
   static Result<std::string> Call(Channel& channel, const std::string& method, std::string request,
                                   int64_t timeout = 20'000'000) {
-    std::mutex mu;
-    std::condition_variable changed;
+    Mutex mu;
+    CondVar changed;
     std::optional<Result<std::string>> answer;
     channel.Call(method, std::move(request), timeout, [&](Result<std::string> r) {
-      std::lock_guard lock(mu);
+      MutexLock lock(mu);
       answer = std::move(r);
       changed.notify_all();
     });
-    std::unique_lock lock(mu);
+    MutexLock lock(mu);
     changed.wait(lock, [&] { return answer.has_value(); });
     return *std::move(answer);
   }
@@ -174,14 +173,14 @@ class RpcTest : public ::testing::Test {
   }
 
   Stream* WaitServed() {
-    std::unique_lock lock(mu_);
+    MutexLock lock(mu_);
     changed_.wait_for(lock, seconds(20), [&] { return served_ != nullptr; });
     return served_.get();
   }
 
   TestAuthority authority_;
-  std::mutex mu_;
-  std::condition_variable changed_;
+  Mutex mu_;
+  CondVar changed_;
   std::vector<std::function<void(Result<std::string>)>> kept_;
   Peer last_peer_;
   Recorder at_server_;
@@ -197,7 +196,7 @@ TEST_F(RpcTest, AnAnswerComesBackAndTheServerKnowsWhoAsked) {
   std::string binary(3'000'000, '\0');
   for (size_t i = 0; i < binary.size(); ++i) binary[i] = static_cast<char>(i * 7);
   EXPECT_TRUE(Text(Call(*channel, kEcho, binary)) == binary);
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   EXPECT_EQ(last_peer_.role, "home");
   EXPECT_EQ(last_peer_.name, "anna@host");
 }
@@ -362,13 +361,13 @@ TEST_F(RpcTest, ASlowReaderShowsAsQueuedBytesAndCanStillBeCancelled) {
   auto channel = Dial();
   Recorder at_client;
   struct Gate {
-    std::mutex mutex;
-    std::condition_variable opened;
+    Mutex mutex;
+    CondVar opened;
     bool open = false;
   };
   const auto gate = std::make_shared<Gate>();           // the last message may still be passing it when this ends
   at_server_.SetOnMessage([gate](const std::string&) {  // blocks one of gRPC's threads: only allowed in a test
-    std::unique_lock lock(gate->mutex);
+    MutexLock lock(gate->mutex);
     gate->opened.wait(lock, [&] { return gate->open; });
   });
   auto stream = channel->OpenStream(kStream, &at_client);
@@ -376,7 +375,7 @@ TEST_F(RpcTest, ASlowReaderShowsAsQueuedBytesAndCanStillBeCancelled) {
   ASSERT_TRUE(at_server_.WaitMessages(1));
   EXPECT_GT(stream->queued_bytes(), Stream::kHighWater);
   {
-    std::lock_guard lock(gate->mutex);
+    MutexLock lock(gate->mutex);
     gate->open = true;
     gate->opened.notify_all();
   }
@@ -389,12 +388,12 @@ TEST_F(RpcTest, ASlowReaderShowsAsQueuedBytesAndCanStillBeCancelled) {
 TEST_F(RpcTest, UrgentMessagesOvertakeAndEachKindKeepsItsOrder) {
   auto channel = Dial();
   Recorder at_client;
-  std::mutex gate;
-  std::condition_variable opened;
+  Mutex gate;
+  CondVar opened;
   bool open = false;
   std::vector<std::string> order;
   at_server_.SetOnMessage([&](const std::string& message) {
-    std::unique_lock lock(gate);
+    MutexLock lock(gate);
     opened.wait(lock, [&] { return open; });
     order.push_back(message.substr(0, 2));
     opened.notify_all();
@@ -404,7 +403,7 @@ TEST_F(RpcTest, UrgentMessagesOvertakeAndEachKindKeepsItsOrder) {
   ASSERT_TRUE(at_server_.WaitMessages(1));
   stream->SendUrgent("u1");
   stream->SendUrgent("u2");
-  std::unique_lock lock(gate);
+  MutexLock lock(gate);
   open = true;
   opened.notify_all();
   ASSERT_TRUE(opened.wait_for(lock, seconds(30), [&] { return order.size() == 66; }));
@@ -418,11 +417,11 @@ TEST_F(RpcTest, UrgentMessagesOvertakeAndEachKindKeepsItsOrder) {
 TEST_F(RpcTest, AWriteThatIsStuckInAFullWindowDoesNotHoldUpCancelOrDestruction) {
   auto channel = Dial();
   Recorder at_client;
-  std::mutex gate;
-  std::condition_variable opened;
+  Mutex gate;
+  CondVar opened;
   bool open = false;
   at_client.SetOnMessage([&](const std::string&) {
-    std::unique_lock lock(gate);
+    MutexLock lock(gate);
     opened.wait(lock, [&] { return open; });
   });
   auto stream = channel->OpenStream(kStream, &at_client);
@@ -432,10 +431,10 @@ TEST_F(RpcTest, AWriteThatIsStuckInAFullWindowDoesNotHoldUpCancelOrDestruction) 
   served->Cancel(Error(Code::kAborted, "enough"));
   EXPECT_EQ(at_server_.WaitClosed().message(), "enough");
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     served_.reset();
   }
-  std::lock_guard lock(gate);
+  MutexLock lock(gate);
   open = true;
   opened.notify_all();
 }
@@ -445,11 +444,11 @@ TEST_F(RpcTest, AStreamMayBeDestroyedInItsOwnCallbacks) {
   for (int round = 0; round < 20; ++round) {
     Recorder at_client;
     std::unique_ptr<Stream> stream;
-    std::mutex mu;
-    std::condition_variable changed;
+    Mutex mu;
+    CondVar changed;
     bool gone = false;
     auto destroy = [&] {
-      std::lock_guard lock(mu);
+      MutexLock lock(mu);
       stream.reset();
       gone = true;
       changed.notify_all();
@@ -460,16 +459,16 @@ TEST_F(RpcTest, AStreamMayBeDestroyedInItsOwnCallbacks) {
       at_client.SetOnClosed(destroy);
     }
     {
-      std::lock_guard lock(mu);
+      MutexLock lock(mu);
       stream = channel->OpenStream(kStream, &at_client);
     }
     Stream* served = WaitServed();
     served->Send("x");
     served->Finish();
-    std::unique_lock lock(mu);
+    MutexLock lock(mu);
     ASSERT_TRUE(changed.wait_for(lock, seconds(20), [&] { return gone; }));
     lock.unlock();
-    std::lock_guard server_lock(mu_);
+    MutexLock server_lock(mu_);
     served_.reset();
   }
 }
@@ -492,23 +491,23 @@ TEST_F(RpcTest, AServerStopsWithOpenStreamsAndUnansweredCalls) {
   auto stream = channel->OpenStream(kStream, &at_client);
   stream->Send("x");
   ASSERT_TRUE(at_server_.WaitMessages(1));
-  std::mutex mu;
-  std::condition_variable changed;
+  Mutex mu;
+  CondVar changed;
   std::optional<Result<std::string>> answer;
   channel->Call(kEcho, "keep", 0, [&](Result<std::string> r) {
-    std::lock_guard lock(mu);
+    MutexLock lock(mu);
     answer = std::move(r);
     changed.notify_all();
   });
   {
-    std::unique_lock lock(mu_);
+    MutexLock lock(mu_);
     ASSERT_TRUE(changed_.wait_for(lock, seconds(20), [&] { return kept_.size() == 1; }));
   }
   server_.reset();
   EXPECT_NE(at_server_.WaitClosed().code(), Code::kOk);
   EXPECT_NE(at_client.WaitClosed().code(), Code::kOk);
   {
-    std::unique_lock lock(mu);
+    MutexLock lock(mu);
     ASSERT_TRUE(changed.wait_for(lock, seconds(20), [&] { return answer.has_value(); }));
     EXPECT_FALSE(*answer);
   }
@@ -547,9 +546,9 @@ TEST_F(RpcTest, NothingButTheConnectionMovesWhileNobodyCalls) {
   // An unused channel answers the server's keepalive and stays connected.
   auto channel = Dial();
   ASSERT_TRUE(Call(*channel, kEcho, "x"));
-  std::mutex mu;
-  std::condition_variable never;
-  std::unique_lock lock(mu);
+  Mutex mu;
+  CondVar never;
+  MutexLock lock(mu);
   never.wait_for(lock, seconds(13));
   int64_t begin = MonotonicMicros();
   auto answer = Call(*channel, kEcho, "x");

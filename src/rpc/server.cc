@@ -9,10 +9,10 @@
 #include <sys/socket.h>
 
 #include <map>
-#include <mutex>
 #include <optional>
 
 #include "base/escape.h"
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 #include "rpc/internal.h"
 #include "rpc/poller.h"
@@ -106,13 +106,13 @@ class ServerCall final : public CountedCall, public StreamCore::Transport {
  private:
   // Outlives the call, for a reply that comes after its end.
   struct ReplyLink {
-    std::mutex mu;
+    Mutex mu;
     ServerCall* call = nullptr;  // until answered: a call stays until it is finished
 
     static void Answer(const std::shared_ptr<ReplyLink>& link, Result<std::string> answer) {
       ServerCall* call = nullptr;
       {
-        std::lock_guard lock(link->mu);
+        MutexLock lock(link->mu);
         call = std::exchange(link->call, nullptr);
       }
       if (call != nullptr) call->FinishUnary(std::move(answer));
@@ -181,7 +181,7 @@ class GrpcServer final : public Server {
     if (!server_) return;
     VRUN_CHECK(!poller_->OnThisThread());
     {
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       stopping_ = true;
     }
     // A deadline in the past cancels every call at once.
@@ -233,7 +233,7 @@ class GrpcServer final : public Server {
 
   // --- for ServerCall ---
   void WaitForCall() {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (!stopping_) new ServerCall(this, &service_, queue_);
   }
   CallSet* calls() { return &calls_; }
@@ -250,7 +250,7 @@ class GrpcServer final : public Server {
   const Credentials mine_;
   std::map<std::string, UnaryHandler> unary_;
   std::map<std::string, StreamHandler> streaming_;
-  std::mutex mu_;
+  Mutex mu_;
   bool stopping_ = false;
   CallSet calls_;
   grpc::AsyncGenericService service_;
@@ -285,7 +285,7 @@ void ServerCall::Dispatch() {
     unary_ = handler;
     peer_ = *std::move(peer);
     {
-      std::lock_guard lock(link_->mu);
+      MutexLock lock(link_->mu);
       link_->call = this;
     }
     return StartRead();

@@ -6,7 +6,7 @@
 namespace vrun::rpc {
 
 void StreamCore::Start(Stream::Handler* handler) {
-  std::unique_lock lock(mu_);
+  MutexLock lock(mu_);
   handler_ = handler;
   started_ = true;
   lock.unlock();
@@ -16,7 +16,7 @@ void StreamCore::Start(Stream::Handler* handler) {
 }
 
 void StreamCore::Refuse(Error reason) {
-  std::unique_lock lock(mu_);
+  MutexLock lock(mu_);
   started_ = true;
   read_ended_ = true;
   reason_ = std::move(reason);
@@ -26,7 +26,7 @@ void StreamCore::Refuse(Error reason) {
 }
 
 void StreamCore::ReadDone(std::optional<std::string> message) {
-  std::unique_lock lock(mu_);
+  MutexLock lock(mu_);
   if (!message) {
     read_ended_ = true;
     // The server has ended the call: queued messages of the client can no longer be delivered.
@@ -39,7 +39,7 @@ void StreamCore::ReadDone(std::optional<std::string> message) {
 }
 
 void StreamCore::WriteDone(bool ok) {
-  std::unique_lock lock(mu_);
+  MutexLock lock(mu_);
   writing_ = false;
   queued_bytes_ -= writing_bytes_;
   writing_bytes_ = 0;
@@ -56,14 +56,14 @@ void StreamCore::WriteDone(bool ok) {
 }
 
 void StreamCore::Cancelled() {
-  std::unique_lock lock(mu_);
+  MutexLock lock(mu_);
   cancelled_ = true;
   DropQueueLocked();
   Pump(lock);
 }
 
 void StreamCore::Done(Error status) {
-  std::unique_lock lock(mu_);
+  MutexLock lock(mu_);
   done_ = true;
   closed_out_ = true;
   DropQueueLocked();
@@ -78,7 +78,7 @@ void StreamCore::Done(Error status) {
 }
 
 void StreamCore::Queue(std::deque<std::string>* queue, std::string message) {
-  std::unique_lock lock(mu_);
+  MutexLock lock(mu_);
   if (finish_ || cancelled_ || closed_out_) return;
   if (side_ == Side::kClient && read_ended_) return;
   queued_bytes_ += message.size();
@@ -88,24 +88,24 @@ void StreamCore::Queue(std::deque<std::string>* queue, std::string message) {
 }
 
 size_t StreamCore::queued_bytes() const {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   return queued_bytes_;
 }
 
 void StreamCore::Finish() {
-  std::unique_lock lock(mu_);
+  MutexLock lock(mu_);
   finish_ = true;
   Pump(lock);
 }
 
 void StreamCore::Cancel(Error reason) {
-  std::unique_lock lock(mu_);
+  MutexLock lock(mu_);
   CancelLocked(std::move(reason));
   Pump(lock);
 }
 
 void StreamCore::Detach() {
-  std::unique_lock lock(mu_);
+  MutexLock lock(mu_);
   handler_ = nullptr;
   if (!finish_) {
     CancelLocked(Error(Code::kAborted, "the stream was closed by the other side"));
@@ -131,7 +131,7 @@ void StreamCore::DropQueueLocked() {
   queued_bytes_ = writing_bytes_;
 }
 
-void StreamCore::Pump(std::unique_lock<std::mutex>& lock) {
+void StreamCore::Pump(MutexLock& lock) {
   if (!started_ || writing_ || closed_out_) return;
   if (auto& next = urgent_.empty() ? queue_ : urgent_; !next.empty()) {
     std::string message = std::move(next.front());
@@ -167,7 +167,7 @@ void StreamCore::Pump(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-void StreamCore::Deliver(std::unique_lock<std::mutex>& lock) {
+void StreamCore::Deliver(MutexLock& lock) {
   if (in_callback_) return;
   in_callback_ = true;
   callback_thread_ = std::this_thread::get_id();

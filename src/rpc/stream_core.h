@@ -10,15 +10,14 @@
 // it.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "base/thread/mutex.h"
 #include "rpc/rpc.h"
 
 namespace vrun::rpc {
@@ -61,15 +60,15 @@ class StreamCore {
 
  private:
   void Queue(std::deque<std::string>* queue, std::string message);
-  void Pump(std::unique_lock<std::mutex>& lock);  // starts possible operations; may release and retake the lock
-  void Deliver(std::unique_lock<std::mutex>& lock);
+  void Pump(MutexLock& lock);  // starts possible operations; may release and retake the lock
+  void Deliver(MutexLock& lock);
   void CancelLocked(Error reason);
   void DropQueueLocked();
 
   const Side side_;
   Transport* const transport_;
-  mutable std::mutex mu_;
-  std::condition_variable idle_;
+  mutable Mutex mu_;
+  CondVar idle_;
 
   Stream::Handler* handler_ = nullptr;
   bool started_ = false;

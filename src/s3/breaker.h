@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <mutex>
+
+#include "base/thread/mutex.h"
 
 namespace vrun::s3 {
 
@@ -18,7 +19,7 @@ class Breaker {
 
   // Whether to send a request now. After true, the caller must call exactly one of Succeeded, Failed and Dropped.
   bool Allow(int64_t now) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (failures_ < kFailures) return true;
     if (now < closed_until_ || probing_) return false;
     probing_ = true;
@@ -26,29 +27,29 @@ class Breaker {
   }
   // The store answered, even if only that an object is missing.
   void Succeeded() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     failures_ = 0;
     pause_ = kFirstPauseMicros;
     probing_ = false;
   }
   void Failed(int64_t now) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     probing_ = false;
     CountLocked(now);
   }
   // Reports a failure of a request still in progress: one of the three calls must still follow.
   void Late(int64_t now) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     CountLocked(now);
   }
   // The request was never sent, or its failure has been counted.
   void Dropped() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     probing_ = false;
   }
   // Whether requests are blocked now, also while the result of the one admitted request is pending.
   bool open(int64_t now) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return failures_ >= kFailures && (now < closed_until_ || probing_);
   }
 
@@ -61,7 +62,7 @@ class Breaker {
     pause_ = std::min(pause_ * 2, kLongestPauseMicros);
   }
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   int failures_ = 0;
   int64_t pause_ = kFirstPauseMicros;
   int64_t closed_until_ = 0;

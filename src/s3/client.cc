@@ -7,13 +7,13 @@
 #include <atomic>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/hash/digest.h"
+#include "base/thread/mutex.h"
 #include "s3/answer.h"
 
 namespace vrun::s3 {
@@ -70,7 +70,7 @@ class Client::Loop {
     transfer->request = std::move(request);
     transfer->done = std::move(done);
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (!stopping_ && waiting_.size() < options_.max_waiting) {
         waiting_.push_back(std::move(transfer));
         ::curl_multi_wakeup(multi_);
@@ -82,7 +82,7 @@ class Client::Loop {
   }
 
   ClientStats stats() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return stats_;
   }
 
@@ -232,7 +232,7 @@ class Client::Loop {
   int64_t StartSome(std::vector<TransferPtr>* given_up) {
     const int64_t now = MonotonicMicros();
     int64_t next = now + 1'000'000;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (auto it = waiting_.begin(); it != waiting_.end() && running_.size() < options_.concurrency;) {
       if ((*it)->request.given_up && *(*it)->request.given_up) {
         given_up->push_back(std::move(*it));
@@ -265,7 +265,7 @@ class Client::Loop {
     TransferPtr t = std::move(running_.extract(easy).mapped());
     Release(t.get());
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       stats_.received_bytes += t->body.size();
       stats_.sent_bytes += t->sent;
       stats_.connections += static_cast<uint64_t>(opened);
@@ -277,7 +277,7 @@ class Client::Loop {
     // Full jitter, so that requests that failed together do not retry together.
     const int64_t most_pause = options_.pause_micros << std::min(t->tried - 1, 6);
     t->not_before = MonotonicMicros() + static_cast<int64_t>((*random)() % static_cast<uint64_t>(most_pause + 1));
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     waiting_.push_front(std::move(t));
   }
 
@@ -312,7 +312,7 @@ class Client::Loop {
     }
     running_.clear();
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       for (TransferPtr& t : waiting_) left.push_back(std::move(t));
       waiting_.clear();
     }
@@ -322,7 +322,7 @@ class Client::Loop {
   const ClientOptions options_;
   CURLM* multi_ = nullptr;
   std::atomic<bool> stopping_{false};
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::deque<TransferPtr> waiting_;  // guarded by mutex_
   ClientStats stats_;                // guarded by mutex_
   // Used by the thread:

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/escape.h"
+#include "base/thread/mutex.h"
 #include "node/source/content_source.h"
 #include "snapshots/vault.h"
 
@@ -21,7 +22,7 @@ constexpr int64_t kTellCapturedMicros = 200'000;
 // One file being captured.
 struct Capture::File {
   NewFile what;
-  std::mutex mutex;  // ranges may arrive on several threads
+  Mutex mutex;  // ranges may arrive on several threads
   std::shared_ptr<store::Object> object;
   std::vector<Digest> digests;  // digests of all units
   uint64_t bytes_left = 0;
@@ -40,7 +41,7 @@ Capture::Capture(node::ContentSource* source, store::Store* store, const Vault* 
 
 // Pending requests refer to this.
 Capture::~Capture() {
-  std::unique_lock lock(mu_);
+  MutexLock lock(mu_);
   changed_cv_.wait(lock, [&] { return under_way_ == 0; });
 }
 
@@ -56,11 +57,11 @@ vrun::Result<Capture::Result> Capture::Run(const Digest& tree, const Digest& hav
 
 vrun::Result<tree::Entry> Capture::FetchRoot(const Digest& tree) {
   std::optional<vrun::Result<tree::Entry>> root;
-  std::unique_lock lock(mu_);
+  MutexLock lock(mu_);
   ++under_way_;
   lock.unlock();
   source_->FetchRoot(tree, [&](vrun::Result<tree::Entry> entry) {
-    std::lock_guard guard(mu_);
+    MutexLock guard(mu_);
     root = std::move(entry);
     --under_way_;
     changed_cv_.notify_all();
@@ -73,20 +74,20 @@ vrun::Result<tree::Entry> Capture::FetchRoot(const Digest& tree) {
 vrun::Result<NewDirectories> Capture::FetchDirectories(const Digest& tree, const Digest& have) {
   NewDirectories fresh;
   std::optional<Status> over;
-  std::unique_lock lock(mu_);
+  MutexLock lock(mu_);
   ++under_way_;
   lock.unlock();
   source_->FetchTree(
       tree, have,
       [&](std::vector<vfs::FetchedDirectory> arrived) {
-        std::lock_guard guard(mu_);
+        MutexLock guard(mu_);
         for (vfs::FetchedDirectory& d : arrived) {
           const Digest digest = d.directory->digest();
           fresh[digest] = {std::move(d.directory), std::move(d.known_ids)};
         }
       },
       [&](Status status) {
-        std::lock_guard guard(mu_);
+        MutexLock guard(mu_);
         over = std::move(status);
         --under_way_;
         changed_cv_.notify_all();
@@ -104,7 +105,7 @@ bool Capture::InStore(const store::ObjectId& id, uint64_t size) const {
 
 Status Capture::FetchFiles(const Digest& tree, const std::vector<NewFile>& files, Result* result) {
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     told_.set_total_files(files.size());
     for (const NewFile& file : files) told_.set_total_bytes(told_.total_bytes() + file.version.size);
   }
@@ -125,7 +126,7 @@ Status Capture::FetchFiles(const Digest& tree, const std::vector<NewFile>& files
     std::vector<FilePtr> over;
     bool go_on;
     {
-      std::unique_lock lock(mu_);
+      MutexLock lock(mu_);
       changed_cv_.wait(lock, [&] { return under_way_ <= until; });
       over.swap(over_);
       go_on = !failed_;
@@ -136,7 +137,7 @@ Status Capture::FetchFiles(const Digest& tree, const std::vector<NewFile>& files
   for (const NewFile& file : files) {
     if (file.id && InStore(*file.id, file.version.size)) {
       manifest_->Identify(file.version, *file.id);
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       told_.set_files(told_.files() + 1);
       told_.set_bytes(told_.bytes() + file.version.size);
       continue;
@@ -149,7 +150,7 @@ Status Capture::FetchFiles(const Digest& tree, const std::vector<NewFile>& files
     Fetch(tree, sent);
   }
   wait(0);
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   if (failed_) return *failed_;
   return {};
 }
@@ -159,7 +160,7 @@ void Capture::Fetch(const Digest& tree, const FilePtr& file) {
   for (uint64_t offset = 0; offset < version.size; offset += kRangeBytes) {
     const uint64_t length = std::min(kRangeBytes, version.size - offset);
     {
-      std::unique_lock lock(mu_);
+      MutexLock lock(mu_);
       // A file with very many ranges waits in between.
       changed_cv_.wait(lock, [&] { return under_way_ <= kRequests; });
       ++under_way_;
@@ -175,7 +176,7 @@ void Capture::Arrived(const FilePtr& file, uint64_t offset, uint64_t length, vru
   std::optional<Error> fatal;
   bool whole = false;
   {
-    std::lock_guard lock(file->mutex);
+    MutexLock lock(file->mutex);
     file->bytes_left -= length;
     if (!file->error) {
       Status kept;
@@ -194,7 +195,7 @@ void Capture::Arrived(const FilePtr& file, uint64_t offset, uint64_t length, vru
     }
     whole = file->bytes_left == 0;
   }
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   --under_way_;
   if (fatal && !failed_) failed_ = std::move(fatal);
   told_.set_bytes(told_.bytes() + length);

@@ -3,16 +3,15 @@
 // the store has.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "proto/snapshots.pb.h"
 #include "snapshots/manifest.h"
 #include "store/store.h"
@@ -69,8 +68,8 @@ class Capture {
   const std::string home_id_;
   const Progress progress_;
 
-  std::mutex mu_;
-  std::condition_variable changed_cv_;
+  Mutex mu_;
+  CondVar changed_cv_;
   size_t under_way_ = 0;         // requests in progress; guarded by mu_, as everything below
   std::vector<FilePtr> over_;    // finished, for Run's thread to process
   std::optional<Error> failed_;  // the first fatal error

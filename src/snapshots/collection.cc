@@ -14,6 +14,7 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/thread/mutex.h"
 #include "store/format/durable.h"
 #include "tree/codec.h"
 
@@ -61,7 +62,7 @@ Collection::~Collection() {
   std::map<std::string, SnapshotPtr> snapshots;
   std::map<std::string, std::unique_ptr<Realm>> realms;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     reconciled_ = false;  // stops MakeRoom
     snapshots.swap(snapshots_);
     realms.swap(realms_);
@@ -106,7 +107,7 @@ Status Collection::Load() {
     const Status loaded = LoadOne(name);
     if (loaded) continue;
     LogError("snapshot {}: {}", name, loaded.error().message());
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     damaged_.insert(name);
   }
   if (Status same = vault_ && opened ? Reconcile() : Status(); !same)
@@ -118,7 +119,7 @@ Status Collection::OpenVault() {
   VRUN_TRY(vault_->Open());
   const std::string& theirs = vault_->catalog().store_id();
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     // Nodes know the snapshots' content by this id. It cannot change under snapshots in use.
     if (!theirs.empty() && theirs != store_id_ && realms_.empty()) {
       store_id_ = theirs;
@@ -148,7 +149,7 @@ Status Collection::Reconcile() {
     there.insert(name);
     SnapshotPtr ours;
     {
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       if (const auto it = snapshots_.find(name); it != snapshots_.end()) ours = it->second;
     }
     const bool same = ours && ours->info.reference().id() == info.reference().id();
@@ -163,16 +164,16 @@ Status Collection::Reconcile() {
     ours.reset();
     if (Status loaded = LoadOne(name); !loaded) {
       LogError("snapshot {}: {}", name, loaded.error().message());
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       damaged_.insert(name);
       continue;
     }
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     damaged_.erase(name);
   }
   std::vector<SnapshotPtr> only_here;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     for (const auto& [name, snapshot] : snapshots_) {
       if (!there.contains(name)) only_here.push_back(snapshot);
     }
@@ -183,7 +184,7 @@ Status Collection::Reconcile() {
     if (!info.bucket().empty()) {
       LogInfo("snapshot {}: it is in the S3 store no more", name);
       if (::unlink(PathOf(name).c_str()) != 0) return ErrnoError("remove " + Escape(PathOf(name)));
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       snapshots_.erase(name);
       continue;
     }
@@ -204,10 +205,10 @@ Status Collection::SaveInVault(v1::SnapshotInfo* info, const tree::DirectoryPtr&
   Contents contents;
   realm->manifest().Need(tree, base, &contents);
   info->set_bucket(vault_->bucket());
-  std::mutex mutex;
+  Mutex mutex;
   int64_t told = 0;
   return vault_->Add(*info, contents, [&](uint64_t saved, uint64_t total) {
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     const int64_t now = MonotonicMicros();
     if (!progress || now - told < kTellMicros) return true;
     told = now;
@@ -226,7 +227,7 @@ void Collection::Housekeep() {
   }
   if (disk_bytes_ == 0 || store_->stats().bytes <= disk_bytes_) return;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (!AllInBucketLocked()) return;
   }
   // Some content of a failed capture is not synced yet and may be lost later.
@@ -242,7 +243,7 @@ bool Collection::AllInBucketLocked() const {
 
 bool Collection::MakeRoom() {
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (!reconciled_ || capturing_ || !AllInBucketLocked()) return false;
   }
   sync_all_ = true;  // as in Housekeep
@@ -274,7 +275,7 @@ Status Collection::LoadOne(const std::string& name) {
 }
 
 Realm* Collection::RealmOf(const std::string& home_id) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   auto& realm = realms_[home_id];
   if (!realm) {
     const std::string content = Sha256("snapshots of " + store_id_ + " " + home_id).Hex().substr(0, 32);
@@ -286,7 +287,7 @@ Realm* Collection::RealmOf(const std::string& home_id) {
 void Collection::Tick(int64_t now_micros) {
   std::vector<Realm*> realms;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     for (const auto& [id, realm] : realms_) realms.push_back(realm.get());
   }
   for (Realm* realm : realms) realm->source().Tick(now_micros);
@@ -298,7 +299,7 @@ void Collection::Add(v1::SnapshotInfo info, tree::TreePtr tree, Realm* realm) {
   snapshot->info = std::move(info);
   snapshot->tree = std::move(tree);
   snapshot->realm = realm;
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   snapshots_[snapshot->info.reference().name()] = std::move(snapshot);
 }
 
@@ -310,14 +311,14 @@ Status Collection::Readable() const {
 }
 
 std::vector<v1::SnapshotInfo> Collection::List() const {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   std::vector<v1::SnapshotInfo> all;
   for (const auto& [name, snapshot] : snapshots_) all.push_back(snapshot->info);
   return all;
 }
 
 Result<Collection::SnapshotPtr> Collection::Find(const std::string& name) const {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   if (damaged_.contains(name)) {
     return Error(Code::kCorrupt, "snapshot " + Escape(name) + ": it is damaged: the store's log says how; delete it");
   }
@@ -328,7 +329,7 @@ Result<Collection::SnapshotPtr> Collection::Find(const std::string& name) const 
 }
 
 Result<Collection::SnapshotPtr> Collection::Find(const v1::SnapshotReference& reference) const {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   const auto it = snapshots_.find(reference.name());
   if (it != snapshots_.end() && it->second->info.reference().id() == reference.id()) return it->second;
   // The same snapshot under another name is fine: the job was submitted with it.
@@ -347,7 +348,7 @@ Collection::SnapshotPtr Collection::BaseFor(const v1::CreateSnapshot& request, c
     return std::pair(same, snapshot->info.created_us());
   };
   SnapshotPtr base;
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   for (const auto& [name, snapshot] : snapshots_) {
     if (snapshot->realm == realm && (!base || rank(snapshot) > rank(base))) base = snapshot;
   }
@@ -431,7 +432,7 @@ Result<uint64_t> Collection::Delete(const std::vector<std::string>& names) {
   std::vector<SnapshotPtr> doomed;
   std::set<std::string> damaged;
   {
-    std::unique_lock lock(mu_);
+    MutexLock lock(mu_);
     const auto in_use = [&](const std::string& name) {
       const auto it = snapshots_.find(name);
       return it != snapshots_.end() && it->second.use_count() > 1;
@@ -462,7 +463,7 @@ Result<uint64_t> Collection::Delete(const std::vector<std::string>& names) {
     Contents needed;
     const bool known = Needed(&needed);
     if (Status removed = vault_->Remove(names, known ? &needed : nullptr); !removed) {
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       for (SnapshotPtr& snapshot : doomed) snapshots_[snapshot->info.reference().name()] = std::move(snapshot);
       damaged_.merge(damaged);
       return std::move(removed).error();
@@ -476,7 +477,7 @@ Result<uint64_t> Collection::Delete(const std::vector<std::string>& names) {
 }
 
 bool Collection::Needed(Contents* needed) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   if (!damaged_.empty()) return false;
   for (const auto& [name, snapshot] : snapshots_)
     snapshot->realm->manifest().Need(snapshot->tree->directory, nullptr, needed);
@@ -486,7 +487,7 @@ bool Collection::Needed(Contents* needed) {
 Result<uint64_t> Collection::Sweep() {
   std::map<Realm*, std::vector<tree::DirectoryPtr>> roots;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (!damaged_.empty()) return 0;
     for (const auto& [id, realm] : realms_) roots[realm.get()];
     for (const auto& [name, snapshot] : snapshots_) roots[snapshot->realm].push_back(snapshot->tree->directory);

@@ -11,7 +11,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -19,6 +18,7 @@
 
 #include "base/io/event_loop.h"
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "proto/snapshots.pb.h"
 #include "rpc/credentials.h"
 #include "snapshots/capture.h"
@@ -125,7 +125,7 @@ class Collection {
   // Written by Create's thread.
   std::atomic<bool> reconciled_ = false;
   std::atomic<bool> capturing_ = false;  // content being captured exists only on the disk
-  mutable std::mutex mu_;
+  mutable Mutex mu_;
   std::string store_id_;                                  // guarded by mu_
   std::map<std::string, std::unique_ptr<Realm>> realms_;  // guarded by mu_, as everything below; by home id
   std::map<std::string, SnapshotPtr> snapshots_;          // by name

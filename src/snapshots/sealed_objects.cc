@@ -75,7 +75,7 @@ Result<SealedObjects::Signed> SealedObjects::Sign(v1::VaultPresign::Method metho
   for (int i = 0; i < count; ++i)
     out.urls.push_back(reply.base() + reply.key(i) + "?" + reply.query() + "&X-Amz-Signature=" + reply.signature(i));
   out.seal = reply.seal();
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   if (!client_ || client_ca_ != reply.ca_pem()) {
     client_ca_ = reply.ca_pem();
     client_ = std::make_shared<s3::Client>(

@@ -7,13 +7,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "proto/s3.pb.h"
 #include "proto/vault.pb.h"
 #include "s3/client.h"
@@ -57,7 +57,7 @@ class SealedObjects {
 
   const std::string owner_, store_id_;
   const Presign presign_;
-  std::mutex mu_;
+  Mutex mu_;
   std::shared_ptr<s3::Client> client_;  // guarded by mu_, as everything below
   std::string client_ca_;
 };

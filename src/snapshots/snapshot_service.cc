@@ -2,7 +2,6 @@
 #include "snapshots/snapshot_service.h"
 
 #include <atomic>
-#include <condition_variable>
 #include <future>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include "base/escape.h"
 #include "base/io/work_queue.h"
 #include "base/log.h"
+#include "base/thread/mutex.h"
 #include "proto/content.pb.h"
 #include "proto/snapshots.pb.h"
 #include "snapshots/collection.h"
@@ -71,13 +71,13 @@ class Service::Conversation : public rpc::Stream::Handler, public std::enable_sh
     });
   }
   void OnWritable() override {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     writable_cv_.notify_all();
   }
   void OnClosed(Error) override {
     auto self = shared_from_this();
     {
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       closed_ = true;
       writable_cv_.notify_all();
     }
@@ -102,7 +102,7 @@ class Service::Conversation : public rpc::Stream::Handler, public std::enable_sh
   // Waits until the peer has taken most of what was sent.
   Status SendSlowly(const v1::SnapshotEvent& event) {
     Send(event);
-    std::unique_lock lock(mu_);
+    MutexLock lock(mu_);
     writable_cv_.wait(lock, [&] { return closed_ || stream_->queued_bytes() < rpc::Stream::kHighWater; });
     if (closed_) return Error(Code::kAborted, "home has gone");
     return {};
@@ -157,7 +157,7 @@ class Service::Conversation : public rpc::Stream::Handler, public std::enable_sh
       v1::SnapshotEvent event;
       *event.mutable_progress() = p;
       Send(event);
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       return !closed_;
     }));
     if (created.changed.empty()) {
@@ -193,7 +193,7 @@ class Service::Conversation : public rpc::Stream::Handler, public std::enable_sh
     if (serve.has_trace()) ExpectTrace(serve, *snapshot);
     service_->loop_->Post([self, snapshot = std::move(snapshot), serve]() mutable {
       {
-        std::lock_guard lock(self->mu_);
+        MutexLock lock(self->mu_);
         if (self->closed_) return;
       }
       v1::Placement placement;
@@ -236,8 +236,8 @@ class Service::Conversation : public rpc::Stream::Handler, public std::enable_sh
   std::unique_ptr<rpc::Stream> stream_;
   bool asked_ = false;  // used by the stream's thread
   std::shared_ptr<const home::Traces::Elsewhere> kept_trace_;
-  std::mutex mu_;
-  std::condition_variable writable_cv_;
+  Mutex mu_;
+  CondVar writable_cv_;
   bool closed_ = false;  // guarded by mu_
   // Used by the loop:
   Collection::SnapshotPtr served_;
@@ -321,7 +321,7 @@ Result<int> Service::Start(const std::string& listen) {
 }
 
 Result<Service::OwnerPtr> Service::OwnerOf(const std::string& name) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   if (const auto it = owners_.find(name); it != owners_.end()) return it->second;
   auto owner = std::make_shared<Owner>();
   // Not its plain name, which may be unsuitable as a file name.
@@ -347,12 +347,12 @@ Result<Service::OwnerPtr> Service::OwnerOf(const std::string& name) {
 }
 
 void Service::Keep(std::shared_ptr<rpc::Stream::Handler> handler) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   handlers_.insert(std::move(handler));
 }
 
 void Service::Drop(const std::shared_ptr<rpc::Stream::Handler>& handler) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   handlers_.erase(handler);
 }
 
@@ -369,7 +369,7 @@ Result<v1::PresignReply> Service::Presign(const v1::VaultPresign& request) {
 void Service::Tick() {
   std::vector<OwnerPtr> owners;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     for (const auto& [name, owner] : owners_) owners.push_back(owner);
   }
   const int64_t now = MonotonicMicros();

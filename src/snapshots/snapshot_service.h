@@ -5,12 +5,12 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 
 #include "base/io/event_loop.h"
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "proto/s3.pb.h"
 #include "proto/vault.pb.h"
 #include "rpc/rpc.h"
@@ -54,7 +54,7 @@ class Service {
   const VaultSettings vault_;
   std::unique_ptr<rpc::Channel> controller_;  // null: no vault
   int64_t housekept_ = 0;                     // used by the loop
-  std::mutex mu_;
+  Mutex mu_;
   std::map<std::string, OwnerPtr> owners_;                    // guarded by mu_, as everything below
   std::set<std::shared_ptr<rpc::Stream::Handler>> handlers_;  // of open streams
   std::unique_ptr<rpc::Server> server_;

@@ -7,6 +7,7 @@
 
 #include "base/escape.h"
 #include "base/log.h"
+#include "base/thread/mutex.h"
 
 namespace vrun::snapshots {
 namespace {
@@ -46,13 +47,13 @@ class Together {
 
   // Waits for room. False: one has failed, so stop.
   bool Start(std::function<Status()> work) {
-    std::unique_lock lock(mu_);
+    MutexLock lock(mu_);
     changed_.wait(lock, [&] { return under_way_ < most_; });
     if (failed_) return false;
     ++under_way_;
     queue_->Post([this, work = std::move(work)] {
       Status done = work();
-      std::lock_guard guard(mu_);
+      MutexLock guard(mu_);
       if (!done && !failed_) failed_ = std::move(done).error();
       --under_way_;
       changed_.notify_all();
@@ -60,7 +61,7 @@ class Together {
     return true;
   }
   Status Wait() {
-    std::unique_lock lock(mu_);
+    MutexLock lock(mu_);
     changed_.wait(lock, [&] { return under_way_ == 0; });
     if (failed_) return *failed_;
     return {};
@@ -69,8 +70,8 @@ class Together {
  private:
   WorkQueue* const queue_;
   const size_t most_;
-  std::mutex mu_;
-  std::condition_variable changed_;
+  Mutex mu_;
+  CondVar changed_;
   size_t under_way_ = 0;
   std::optional<Error> failed_;
 };
@@ -91,7 +92,7 @@ Vault::~Vault() {
 }
 
 bool Vault::is_open() const {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   return open_;
 }
 
@@ -116,14 +117,14 @@ Status Vault::Open() {
 }
 
 Status Vault::ReadIndexes(const v1::VaultCatalog& catalog, Indexes* indexes, Packs* packs) {
-  std::mutex together;
+  Mutex together;
   Together reads(&transfers_, kAtATime);
   for (const uint64_t number : catalog.index()) {
     const bool going = reads.Start([this, number, indexes, packs, &together]() -> Status {
       VRUN_ASSIGN(const std::string bytes, objects_.Get(IndexName(number)));
       v1::VaultIndex index;
       if (!index.ParseFromString(bytes)) return Lost("an index does not parse");
-      std::lock_guard lock(together);
+      MutexLock lock(together);
       for (const v1::VaultPack& listed : index.pack()) {
         Pack& pack = (*packs)[listed.number()];
         for (const v1::VaultPiece& p : listed.piece()) {
@@ -153,7 +154,7 @@ Status Vault::ReadIndexes(const v1::VaultCatalog& catalog, Indexes* indexes, Pac
 void Vault::Use(v1::VaultCatalog catalog, Indexes indexes, Packs packs) {
   catalog_ = std::move(catalog);
   indexes_ = std::move(indexes);
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   packs_.clear();
   where_.clear();
   directory_sizes_.clear();
@@ -197,7 +198,7 @@ Status Vault::Add(const v1::SnapshotInfo& info, const Contents& contents, const 
   std::vector<std::pair<store::ObjectId, uint64_t>> wanted;
   for (const Digest& blob : contents.directories) {
     {
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       if (directory_sizes_.contains(DirectoryId(blob))) continue;
     }
     VRUN_ASSIGN(const std::string bytes, store_->GetBlob(blob));
@@ -207,7 +208,7 @@ Status Vault::Add(const v1::SnapshotInfo& info, const Contents& contents, const 
   std::vector<Piece> missing;
   for (const auto& [id, size] : wanted) {
     for (uint32_t i = 0; i < PiecesOf(size); ++i) {
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       if (const Piece piece{id, size, i}; !where_.contains(piece)) missing.push_back(piece);
     }
   }
@@ -224,7 +225,7 @@ Status Vault::Add(const v1::SnapshotInfo& info, const Contents& contents, const 
   catalog_ = std::move(next);
   indexes_ = std::move(indexes);
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     IncludeLocked(std::move(fresh));
   }
   Clean();
@@ -387,7 +388,7 @@ Result<std::string> Vault::ReadPiece(const Piece& piece) {
       return read ? Error(Code::kCorrupt, "the snapshot store: content on its disk is truncated") : read.error();
     uint64_t pack;
     {
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       const auto it = where_.find(piece);
       if (it == where_.end()) return Error(Code::kCorrupt, "the snapshot store: content is missing on its disk");
       pack = it->second;
@@ -399,7 +400,7 @@ Result<std::string> Vault::ReadPiece(const Piece& piece) {
 // --- reading
 
 bool Vault::Has(const store::ObjectId& id, uint64_t size) const {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   for (uint32_t i = 0; i < PiecesOf(size); ++i) {
     if (!where_.contains(Piece{id, size, i})) return false;
   }
@@ -417,7 +418,7 @@ Status Vault::Fetch(const store::ObjectId& id, uint64_t size, uint64_t offset, u
 }
 
 std::vector<Vault::PieceRange> Vault::ReadOn(const store::ObjectId& id, uint64_t size, PieceRange pieces) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   if (readers_.size() >= kReaders) readers_.clear();
   Reader& reader = readers_[id];
   // The rest of a pack came with its piece.
@@ -450,7 +451,7 @@ Status Vault::FetchPieces(const store::ObjectId& id, uint64_t size, PieceRange p
   for (int turn = 0; turn < 2; ++turn) {
     std::vector<std::pair<uint64_t, PieceRange>> packs;
     {
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       for (uint32_t i = pieces.first; i < pieces.end; ++i) {
         if (OnDisk(id, size, {i, i + 1})) continue;
         const auto it = where_.find(Piece{id, size, i});
@@ -476,7 +477,7 @@ Status Vault::FetchDirectory(const Digest& blob) {
   std::vector<uint64_t> packs;
   std::string bytes;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     const auto size = directory_sizes_.find(id);
     if (size == directory_sizes_.end()) return NotThere();
     for (uint32_t i = 0; i < PiecesOf(size->second); ++i) {
@@ -498,7 +499,7 @@ Status Vault::FetchDirectory(const Digest& blob) {
 void Vault::FetchDirectories() {
   Packs packs;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     packs = packs_;
   }
   Together reads(&transfers_, kAtATime);
@@ -513,7 +514,7 @@ void Vault::FetchDirectories() {
 Status Vault::Restore(uint64_t number, const std::function<bool()>& needed, const PieceCome& piece_come) {
   Pack pack;
   {
-    std::unique_lock lock(mu_);
+    MutexLock lock(mu_);
     if (restoring_.contains(number) && !piece_come) {
       restored_.wait(lock, [&] { return !restoring_.contains(number); });
       return {};
@@ -538,7 +539,7 @@ Status Vault::Restore(uint64_t number, const std::function<bool()>& needed, cons
     }
     return {};
   }();
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   restoring_.erase(number);
   restored_.notify_all();
   return restored;

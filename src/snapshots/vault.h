@@ -11,11 +11,9 @@
 // can be served before the rest arrives. The disk store also checks complete content against its own name.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -25,6 +23,7 @@
 #include "base/hash/digest.h"
 #include "base/io/work_queue.h"
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "proto/vault.pb.h"
 #include "snapshots/manifest.h"
 #include "snapshots/sealed_objects.h"
@@ -137,8 +136,8 @@ class Vault {
   v1::VaultCatalog catalog_;  // only used by the one thread; so is the next
   Indexes indexes_;
   bool doubtful_ = false;  // whether the stored catalog may differ
-  mutable std::mutex mu_;
-  std::condition_variable restored_;
+  mutable Mutex mu_;
+  CondVar restored_;
   bool open_ = false;                                     // guarded by mu_, as everything below
   Packs packs_;                                           // changed only by the one thread
   std::unordered_map<Piece, uint64_t, PieceHash> where_;  // the pack of each piece

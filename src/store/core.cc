@@ -108,14 +108,14 @@ Result<UniqueFd> Core::LockShard(const ObjectId& id, int operation) {
 
 void Core::Close() {
   std::vector<std::shared_ptr<ObjectBase>> kept;  // destroyed after the lock
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   kept = index_.TakeResident();
 }
 
 Result<std::shared_ptr<ObjectBase>> Core::Acquire(const ObjectId& asked, uint64_t size, bool used) {
   if (!FitsSize(asked, size)) return Error(Code::kInvalid, "store: the kind of object id does not fit the size");
   std::vector<std::shared_ptr<ObjectBase>> trimmed;  // destroyed after the lock
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   // Under the lock: SetAlias first adds the alias and then removes the provisional object from the table, so one of the
   // two is always visible here.
   ObjectId id = asked;
@@ -144,34 +144,34 @@ Result<std::shared_ptr<ObjectBase>> Core::Acquire(const ObjectId& asked, uint64_
 void Core::SetAlias(const ObjectId& provisional, const ObjectId& final_id) {
   aliases_.Add(provisional.digest, final_id);
   std::shared_ptr<ObjectBase> gone;
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   gone = index_.Remove(provisional);
 }
 
 void Core::SetBytes(const ObjectId& id, uint64_t bytes) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   if (auto* entry = index_.Find(id)) index_.SetBytes(*entry, bytes);
 }
 
 void Core::Forget(const ObjectId& id) { SetBytes(id, 0); }
 
 void Core::AddScanned(const ObjectId& id, uint64_t bytes) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   index_.AddOldest(id, bytes);
 }
 
 uint64_t Core::bytes() const {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   return index_.bytes() + other_bytes_;
 }
 
 size_t Core::objects() const {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   return index_.size();
 }
 
 bool Core::TakeVictim(EvictionIndex::Entry* victim) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   return index_.TakeVictim(victim);
 }
 
@@ -198,7 +198,7 @@ bool Core::EvictOne(uint64_t* freed, bool asked) {
     if (!TakeVictim(&victim)) {
       if (!stuck.empty()) break;
       {
-        std::lock_guard lock(pressure_mu_);
+        MutexLock lock(pressure_mu_);
         if (!release_) break;
         release_();
       }
@@ -221,7 +221,7 @@ uint64_t Core::Remove(const ObjectId& id) {
   std::shared_ptr<ObjectBase> gone;  // destroyed after the lock
   uint64_t bytes = 0;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (const auto* entry = index_.Find(id)) bytes = entry->bytes;
     gone = index_.Remove(id);
   }
@@ -305,12 +305,12 @@ void Core::KeepFreeSpace() {
 
 void Core::SetLimit(uint64_t max_bytes) {
   max_bytes_ = max_bytes;
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   index_.SetProtectedLimit(max_bytes / 5 * 4);
 }
 
 void Core::OnPressure(std::function<void()> release) {
-  std::lock_guard lock(pressure_mu_);
+  MutexLock lock(pressure_mu_);
   release_ = std::move(release);
 }
 

@@ -8,11 +8,11 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 #include "store/eviction.h"
 #include "store/format/aliases.h"
@@ -93,9 +93,9 @@ class Core : public std::enable_shared_from_this<Core> {
   uint64_t InodeShortage(uint64_t inodes, uint64_t* spare = nullptr) const;
   bool EvictInodes(uint64_t count);
 
-  mutable std::mutex mu_;
+  mutable Mutex mu_;
   EvictionIndex index_;
-  std::mutex pressure_mu_;  // held while release_ runs
+  Mutex pressure_mu_;  // held while release_ runs
   std::function<void()> release_;
   Aliases aliases_;  // has its own lock
   std::atomic<uint64_t> other_bytes_{0};

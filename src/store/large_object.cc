@@ -160,7 +160,7 @@ ObjectFilesPtr LargeObject::OpenLocked() {
 }
 
 std::vector<UnitRange> LargeObject::DoMissing(UnitRange range) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   if (!loaded_) RefreshLocked();
   auto missing = MissingLocked(range);
   if (missing.empty()) return missing;
@@ -199,7 +199,7 @@ bool LargeObject::UnitMatches(const ObjectFiles& files, uint64_t unit, const Dig
 }
 
 void LargeObject::MarkVerified(uint64_t epoch, uint64_t unit, const Digest& digest) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   if (epoch_ != epoch || !units_[unit].present || units_[unit].digest != digest || units_[unit].verified) return;
   units_[unit].verified = true;
   ++verified_;
@@ -209,7 +209,7 @@ bool LargeObject::VerifyUnit(const ObjectFilesPtr& files, uint64_t unit, std::st
   Digest digest;
   uint64_t epoch;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (life_ != files->life || !units_[unit].present) return false;
     digest = units_[unit].digest;
     epoch = epoch_;
@@ -228,7 +228,7 @@ Result<size_t> LargeObject::DoRead(uint64_t offset, char* buffer, size_t n) {
   std::vector<std::pair<uint64_t, Digest>> unverified;
   uint64_t epoch;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (!MissingLocked(range).empty()) RefreshLocked();
     files = FilesLocked();  // may detect a new life of the object, so call it before examining the units
     epoch = epoch_;
@@ -279,7 +279,7 @@ std::optional<uint64_t> LargeObject::DoVerifySome(uint64_t bytes) {
   ObjectFilesPtr files;
   std::vector<uint64_t> unverified;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (present_ < unit_count()) RefreshLocked();
     if (present_ < unit_count()) return std::nullopt;
     // Avoids opening descriptors when there is nothing to do.
@@ -292,7 +292,7 @@ std::optional<uint64_t> LargeObject::DoVerifySome(uint64_t bytes) {
   }
   std::string scratch;
   for (uint64_t u : unverified) VerifyUnit(files, u, &scratch);
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   if (present_ < unit_count()) return std::nullopt;
   return std::min(size_, (unit_count() - verified_) * unit_bytes());
 }
@@ -303,7 +303,7 @@ Result<UniqueFd> LargeObject::DoOpenForPassthrough() {
   VRUN_ASSIGN(UniqueFd fd, core_->Open(core_->ContentPath(id_), O_RDONLY | O_NOFOLLOW));
   struct stat named;
   if (::fstat(fd.get(), &named) != 0) return ErrnoError("store: stat");
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   if (verified_ < unit_count() || stamp_ != StampOf(named)) return NotHere();
   return fd;
 }
@@ -312,7 +312,7 @@ Result<UniqueFd> LargeObject::DoOpenPart(UnitRange range) {
   ObjectFilesPtr files;
   std::vector<uint64_t> unverified;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (!MissingLocked(range).empty()) RefreshLocked();
     files = FilesLocked();
     if (!files || !MissingLocked(range).empty()) return NotHere();
@@ -334,7 +334,7 @@ void LargeObject::VerifyAll(Store::VerifyReport* report) {
   ObjectFilesPtr files;
   std::vector<uint64_t> present;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     files = FilesLocked();
     for (uint64_t u = 0; files && u < unit_count(); ++u) {
       if (units_[u].present) present.push_back(u);

@@ -17,6 +17,7 @@
 
 #include <optional>
 
+#include "base/thread/mutex.h"
 #include "store/format/unit_map.h"
 #include "store/object_base.h"
 
@@ -99,8 +100,8 @@ class LargeObject final : public ObjectBase {
   bool UnitMatches(const ObjectFiles& files, uint64_t unit, const Digest& digest, std::string* scratch) const;
 
   const uint64_t files_key_;
-  std::mutex write_mu_;
-  std::mutex mu_;
+  Mutex write_mu_;
+  Mutex mu_;
   bool loaded_ = false;           // the disk has been checked
   int64_t refreshed_micros_ = 0;  // time of the last RefreshLocked check
   std::optional<MapNonce> life_;  // nullopt: nothing is on disk

@@ -11,6 +11,7 @@
 #include <cerrno>
 
 #include "base/files.h"
+#include "base/thread/mutex.h"
 #include "store/large_object.h"
 
 namespace vrun::store {
@@ -39,7 +40,7 @@ Error Exhausted(const Error& error) { return Error(Code::kExhausted, error.messa
 class LargeObject::OwnWrite {
  public:
   OwnWrite(LargeObject* object, const ObjectFiles& files) : object_(object), files_(files) {
-    std::lock_guard lock(object_->mu_);
+    MutexLock lock(object_->mu_);
     struct stat st;
     if (object_->life_ == files_.life && ::fstat(files_.content.get(), &st) == 0) {
       object_->NoteStampLocked(StampOf(st));
@@ -48,7 +49,7 @@ class LargeObject::OwnWrite {
     object_->writing_ = true;
   }
   ~OwnWrite() {
-    std::lock_guard lock(object_->mu_);
+    MutexLock lock(object_->mu_);
     object_->writing_ = false;
     struct stat st;
     if (object_->life_ == files_.life && ::fstat(files_.content.get(), &st) == 0) object_->stamp_ = StampOf(st);
@@ -67,7 +68,7 @@ Status LargeObject::CreateFiles() {
   MapHeader header{.id = id_, .size = size_, .nonce = NewMapNonce()};
   struct stat st {};
   const std::string content_path = core_->ContentPath(id_), map_path = core_->MapPath(id_);
-  std::lock_guard lock(mu_);  // before the shard's lock, as in OpenLocked
+  MutexLock lock(mu_);  // before the shard's lock, as in OpenLocked
   auto shard = core_->LockShard(id_, LOCK_EX);
   if (!shard) return Exhausted(shard.error());
   if (PathExists(map_path)) return {};  // another process was first
@@ -103,7 +104,7 @@ Status LargeObject::CreateFiles() {
 Result<ObjectFilesPtr> LargeObject::FilesForWriting() {
   for (int attempt = 0; attempt < 4; ++attempt) {
     {
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       if (auto files = FilesLocked()) return files;
       loaded_ = false;  // so that files created by another process are seen
     }
@@ -113,7 +114,7 @@ Result<ObjectFilesPtr> LargeObject::FilesForWriting() {
 }
 
 Status LargeObject::SyncMap(const ObjectFiles& files) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   if (life_ != files.life) return Error(Code::kAborted, "store: the object was made anew");
   ReadMapLocked(files.map.get());
   struct stat st;
@@ -130,14 +131,14 @@ Status LargeObject::Append(const ObjectFiles& files, const std::vector<MapRecord
   for (const MapRecord& record : records) EncodeMapRecord(files.life, record, &bytes);
   uint64_t end;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     end = map_end_;
   }
   if (Status written = PwriteAll(files.map.get(), bytes, end); !written) {
     [[maybe_unused]] int ignored = ::ftruncate(files.map.get(), static_cast<off_t>(end));
     return written;
   }
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   if (life_ != files.life) return Error(Code::kAborted, "store: the object was made anew");
   for (const MapRecord& record : records) ApplyLocked(record);
   map_end_ = end + bytes.size();
@@ -182,7 +183,7 @@ Status LargeObject::DoPut(uint64_t first_unit, std::span<const PutUnit> units) {
     ++core_->failed_writes;
     return Error(Code::kExhausted, "store: the cache is full of files in use");
   }
-  std::lock_guard writer(write_mu_);
+  MutexLock writer(write_mu_);
   for (int attempt = 0; attempt < 4; ++attempt) {
     if (moved_) return Error(Code::kAborted, "store: the object has another name now");
     auto files = FilesForWriting();
@@ -200,7 +201,7 @@ Result<LargeObject::Outcome> LargeObject::PutInto(const ObjectFilesPtr& files, u
                                                   std::span<const PutUnit> units) {
   MapLock map_lock(files);
   if (!StillLinked(*files)) {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (life_ == files->life) ForgetLocked();
     loaded_ = false;
     return Outcome::kAgain;
@@ -217,7 +218,7 @@ Result<LargeObject::Outcome> LargeObject::PutInto(const ObjectFilesPtr& files, u
     Unit there;
     uint64_t present;
     {
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       there = units_[u];
       present = present_;
     }
@@ -274,7 +275,7 @@ Result<LargeObject::Outcome> LargeObject::PutInto(const ObjectFilesPtr& files, u
 
 Status LargeObject::CheckComplete(const ObjectFilesPtr& files) {
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (present_ < unit_count() || life_ != files->life || DigestsMatchIdLocked()) return {};
   }
   core_->corrupt += unit_count();
@@ -287,34 +288,34 @@ void LargeObject::RemoveFromDisk(const ObjectFiles& files) {
     ::unlink(core_->MapPath(id_).c_str());
     ::unlink(core_->ContentPath(id_).c_str());
   }
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   if (life_ == files.life) ForgetLocked();
   loaded_ = false;
 }
 
 void LargeObject::DropUnit(const ObjectFilesPtr& files, uint64_t unit, const Digest& expected) {
-  std::lock_guard writer(write_mu_);
+  MutexLock writer(write_mu_);
   MapLock map_lock(files);
   if (!SyncMap(*files)) return;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (!units_[unit].present || units_[unit].digest != expected) return;
   }
   ++core_->corrupt;
   const MapRecord record{false, static_cast<uint32_t>(unit), expected};
   if (Append(*files, {record})) return;
   // The record cannot be written: at least this process never uses the unit again.
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   if (life_ == files->life) ApplyLocked(record);
 }
 
 Status LargeObject::MoveInto(const std::shared_ptr<ObjectBase>& target) {
   auto* to = static_cast<LargeObject*>(target.get());  // same size, hence the same kind
-  std::lock_guard writer(write_mu_);
+  MutexLock writer(write_mu_);
   if (moved_) return {};
   ObjectFilesPtr files;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     files = FilesLocked();
   }
   Status result;
@@ -328,7 +329,7 @@ Status LargeObject::MoveInto(const std::shared_ptr<ObjectBase>& target) {
       for (uint64_t u = 0; adopted && !*adopted && result && u < unit_count(); ++u) {
         Unit unit;
         {
-          std::lock_guard lock(mu_);
+          MutexLock lock(mu_);
           unit = units_[u];
         }
         if (!unit.present || to->DoMissing({u, 1}).empty() || !UnitMatches(*files, u, unit.digest, &scratch)) continue;
@@ -345,14 +346,14 @@ Status LargeObject::MoveInto(const std::shared_ptr<ObjectBase>& target) {
 }
 
 Result<bool> LargeObject::Adopt(LargeObject* from, const ObjectFilesPtr& from_files) {
-  std::lock_guard writer(write_mu_);
+  MutexLock writer(write_mu_);
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (FilesLocked()) return false;
   }
   std::vector<Unit> units;
   {
-    std::lock_guard lock(from->mu_);
+    MutexLock lock(from->mu_);
     units = from->units_;
   }
   // mu_ must not be taken under a shard's lock. Both directories are locked in a global order.
@@ -391,7 +392,7 @@ Result<bool> LargeObject::Adopt(LargeObject* from, const ObjectFilesPtr& from_fi
   files->map = std::move(*map);
   files->life = header.nonce;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     ForgetLocked();
     loaded_ = true;
     life_ = header.nonce;

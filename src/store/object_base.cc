@@ -7,12 +7,12 @@ namespace vrun::store {
 
 std::shared_ptr<ObjectBase> ObjectBase::target() const {
   if (id_.algorithm != IdAlgorithm::kProvisional) return nullptr;
-  std::lock_guard lock(target_mu_);
+  MutexLock lock(target_mu_);
   return target_;
 }
 
 void ObjectBase::StandFor(std::shared_ptr<ObjectBase> target) {
-  std::lock_guard lock(target_mu_);
+  MutexLock lock(target_mu_);
   target_ = std::move(target);
 }
 

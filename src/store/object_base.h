@@ -3,8 +3,8 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 
+#include "base/thread/mutex.h"
 #include "store/core.h"
 #include "store/store.h"
 
@@ -60,7 +60,7 @@ class ObjectBase : public Object {
  private:
   std::shared_ptr<ObjectBase> target() const;
 
-  mutable std::mutex target_mu_;
+  mutable Mutex target_mu_;
   std::shared_ptr<ObjectBase> target_;
 };
 

@@ -4,12 +4,12 @@
 namespace vrun::store {
 
 uint64_t OpenFiles::NewKey() {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   return next_key_++;
 }
 
 ObjectFilesPtr OpenFiles::Get(uint64_t key) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   auto it = index_.find(key);
   if (it == index_.end()) return nullptr;
   lru_.splice(lru_.begin(), lru_, it->second);
@@ -18,7 +18,7 @@ ObjectFilesPtr OpenFiles::Get(uint64_t key) {
 
 void OpenFiles::Insert(uint64_t key, ObjectFilesPtr files) {
   ObjectFilesPtr closed;  // close(2) happens outside the lock
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   if (auto it = index_.find(key); it != index_.end()) {
     closed = std::exchange(it->second->second, std::move(files));
     lru_.splice(lru_.begin(), lru_, it->second);
@@ -35,7 +35,7 @@ void OpenFiles::Insert(uint64_t key, ObjectFilesPtr files) {
 
 void OpenFiles::Erase(uint64_t key) {
   ObjectFilesPtr closed;
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   auto it = index_.find(key);
   if (it == index_.end()) return;
   closed = std::move(it->second->second);
@@ -45,13 +45,13 @@ void OpenFiles::Erase(uint64_t key) {
 
 void OpenFiles::CloseAll() {
   std::list<Item> closed;  // closed after the lock
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   closed.swap(lru_);
   index_.clear();
 }
 
 size_t OpenFiles::size() const {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   return lru_.size();
 }
 

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 
 namespace vrun::store {
@@ -38,7 +38,7 @@ class OpenFiles {
 
  private:
   using Item = std::pair<uint64_t, ObjectFilesPtr>;
-  mutable std::mutex mu_;
+  mutable Mutex mu_;
   const size_t max_objects_;
   uint64_t next_key_ = 1;
   std::list<Item> lru_;  // front: most recently used

@@ -19,7 +19,7 @@ uint64_t DiskBytes(uint64_t size) { return (size + 4095) / 4096 * 4096; }
 
 std::vector<UnitRange> SmallObject::DoMissing(UnitRange) {
   if (id_.algorithm == IdAlgorithm::kProvisional) return {{0, 1}};
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   if (present_) return {};
   if (bad_) return {{0, 1}};
   struct stat st;
@@ -34,7 +34,7 @@ void SmallObject::Drop() {
   ++core_->corrupt;
   const bool removed = ::unlink(core_->ContentPath(id_).c_str()) == 0 || errno == ENOENT;
   core_->Forget(id_);
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   present_ = false;
   bad_ = !removed;
 }
@@ -47,7 +47,7 @@ Result<UniqueFd> SmallObject::ReadVerified(char* buffer) {
   auto fd = core_->Open(core_->ContentPath(id_), O_RDONLY | O_NOFOLLOW);
   if (!fd) {
     // Another process evicted it.
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     present_ = false;
     ++core_->misses;
     return NotHere();
@@ -127,7 +127,7 @@ Status SmallObject::DoPut(uint64_t, std::span<const PutUnit> units) {
     return Error(Code::kExhausted, status.error().message());
   }
   core_->SetBytes(id_, bytes);
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   present_ = true;
   bad_ = false;
   return {};

@@ -4,6 +4,7 @@
 // on disk; the first Put sets the final name.
 #pragma once
 
+#include "base/thread/mutex.h"
 #include "store/object_base.h"
 
 namespace vrun::store {
@@ -28,7 +29,7 @@ class SmallObject final : public ObjectBase {
   Result<UniqueFd> ReadVerified(char* buffer);
   void Drop();
 
-  std::mutex mu_;
+  Mutex mu_;
   bool present_ = false;  // was on disk; another process may have evicted it since
   bool bad_ = false;      // the file is damaged and cannot be removed (a disk that became read-only)
 };

@@ -10,12 +10,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <map>
 #include <thread>
 
 #include "base/files.h"
 #include "base/log.h"
+#include "base/thread/mutex.h"
 #include "store/core.h"
 #include "store/format/blob_packs.h"
 #include "store/format/unit_map.h"
@@ -59,7 +59,7 @@ class StoreImpl final : public Store {
 
   ~StoreImpl() override {
     {
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       stop_ = true;
       changed_cv_.notify_all();
     }
@@ -138,7 +138,7 @@ class StoreImpl final : public Store {
 
   void SetLimit(uint64_t max_bytes) override {
     core_->SetLimit(max_bytes);
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     limit_changed_ = true;
     changed_cv_.notify_all();
   }
@@ -182,7 +182,7 @@ class StoreImpl final : public Store {
   }
 
   void WaitForScan() override {
-    std::unique_lock lock(mu_);
+    MutexLock lock(mu_);
     changed_cv_.wait(lock, [&] { return scanned_; });
   }
 
@@ -197,14 +197,14 @@ class StoreImpl final : public Store {
       core_->AddScanned(f.id, f.disk_bytes);
     }
     core_->MakeRoom(0);
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     scanned_ = true;
     changed_cv_.notify_all();
   }
 
   // Evicts continually: others may fill the disk, and the limit may be lowered, while nothing is written here.
   void Keep() {
-    std::unique_lock lock(mu_);
+    MutexLock lock(mu_);
     const auto every = std::chrono::microseconds(core_->options.free_space_check_micros);
     for (;;) {
       changed_cv_.wait_for(lock, every, [&] { return stop_ || limit_changed_; });
@@ -330,8 +330,8 @@ class StoreImpl final : public Store {
   std::shared_ptr<Core> core_;
   BlobPacks blobs_;
   std::atomic<bool> stop_{false};
-  std::mutex mu_;
-  std::condition_variable changed_cv_;  // scanned_, stop_, limit_changed_
+  Mutex mu_;
+  CondVar changed_cv_;  // scanned_, stop_, limit_changed_
   bool limit_changed_ = false;
   bool scanned_ = false;
   std::thread keeper_;  // counts existing content, then watches the free space

@@ -57,7 +57,7 @@ void CpuLatency::OnRequest() {
 }
 
 void CpuLatency::Hold(int64_t now) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   fast_.store(0, std::memory_order_relaxed);
   if (held_.load() || now < not_before_ || !Say(options_.bearable_micros)) return;
   held_.store(true);
@@ -66,7 +66,7 @@ void CpuLatency::Hold(int64_t now) {
 }
 
 void CpuLatency::Look() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const int64_t now = MonotonicMicros();
   const int64_t quiet_at = last_micros_.load(std::memory_order_relaxed) + options_.quiet_micros;
   const int64_t until = std::min(quiet_at, held_since_ + options_.longest_micros);

@@ -11,9 +11,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 
 namespace vrun::vfs {
@@ -57,7 +57,7 @@ class CpuLatency {
   std::atomic<int64_t> last_micros_{0};
   std::atomic<int> fast_{0};  // consecutive requests that came soon after the one before
   std::atomic<bool> held_{false};
-  std::mutex mutex_;
+  Mutex mutex_;
   int64_t held_since_ = 0;
   int64_t not_before_ = 0;
 };

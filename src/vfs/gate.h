@@ -5,10 +5,10 @@
 // works only inside a pass. Close waits until no pass is held, so it must not be called from inside a pass.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <utility>
+
+#include "base/thread/mutex.h"
 
 namespace vrun::vfs {
 
@@ -29,25 +29,25 @@ class Gate {
   };
 
   void Close() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
     empty_.wait(lock, [this] { return inside_ == 0; });
   }
 
  private:
   bool Enter() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) return false;
     ++inside_;
     return true;
   }
   void Leave() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (--inside_ == 0) empty_.notify_all();
   }
 
-  std::mutex mutex_;
-  std::condition_variable empty_;
+  Mutex mutex_;
+  CondVar empty_;
   int inside_ = 0;
   bool closed_ = false;
 };

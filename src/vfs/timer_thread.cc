@@ -15,7 +15,7 @@ TimerThread::~TimerThread() { Stop(); }
 
 TimerThread::Id TimerThread::After(int64_t delay_micros, std::function<void()> task, bool expeditable) {
   const int64_t due = MonotonicMicros() + delay_micros;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const Id id = next_id_++;
   if (stopped_) return id;
   const auto it = tasks_.emplace(due, Task{id, expeditable, std::move(task)});
@@ -26,7 +26,7 @@ TimerThread::Id TimerThread::After(int64_t delay_micros, std::function<void()> t
 
 void TimerThread::Cancel(Id id) {
   std::function<void()> dropped;  // destroyed without the lock: it may own anything
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = by_id_.find(id);
   if (it == by_id_.end()) return;
   dropped = std::move(it->second->second.run);
@@ -35,7 +35,7 @@ void TimerThread::Cancel(Id id) {
 }
 
 void TimerThread::Expedite() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<Task> early;
   for (auto it = tasks_.begin(); it != tasks_.end();) {
     if (!it->second.expeditable) {
@@ -55,7 +55,7 @@ void TimerThread::Expedite() {
 void TimerThread::Stop() {
   std::multimap<int64_t, Task> dropped;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopped_ = true;
     dropped.swap(tasks_);
     by_id_.clear();
@@ -66,7 +66,7 @@ void TimerThread::Stop() {
 }
 
 void TimerThread::Run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopped_) {
     if (tasks_.empty()) {
       wake_.wait(lock);

@@ -2,12 +2,12 @@
 // One thread that runs work later: retries, deadlines, and work that a thread reading /dev/fuse should not wait for.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <thread>
+
+#include "base/thread/mutex.h"
 
 namespace vrun::vfs {
 
@@ -36,8 +36,8 @@ class TimerThread {
   };
   void Run();
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  Mutex mutex_;
+  CondVar wake_;
   std::multimap<int64_t, Task> tasks_;  // by due time
   std::map<Id, std::multimap<int64_t, Task>::iterator> by_id_;
   Id next_id_ = 1;

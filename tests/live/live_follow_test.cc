@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/io/event_loop.h"
+#include "base/thread/mutex.h"
 #include "home/root/root_files.h"
 #include "home/root/root_tree.h"
 #include "home/root/tree_follower.h"
@@ -33,21 +34,21 @@ class Wire {
   }
   ~Wire() {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       stop_ = true;
       changed_.notify_all();
     }
     thread_.join();
   }
   void Put(std::string message) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     queue_.emplace_back(MonotonicMicros() + delay_, std::move(message));
     changed_.notify_all();
   }
 
  private:
   void Run() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (!stop_) {
       if (queue_.empty()) {
         changed_.wait(lock);
@@ -64,8 +65,8 @@ class Wire {
   }
   const int64_t delay_;
   const std::function<void(std::string)> deliver_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  Mutex mutex_;
+  CondVar changed_;
   std::deque<std::pair<int64_t, std::string>> queue_;
   bool stop_ = false;
   std::thread thread_;

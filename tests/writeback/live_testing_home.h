@@ -5,14 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "home/apply/apply.h"
 #include "tree_model.h"
 #include "vfs/live/data/live_stream.h"
@@ -106,14 +105,14 @@ class HomeThread {
 
  private:
   void Wake() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     woken_ = true;
     wake_.notify_all();
   }
   void Run() {
     while (!stop_) {
       {
-        std::unique_lock lock(mutex_);
+        MutexLock lock(mutex_);
         wake_.wait(lock, [this] { return woken_; });
         woken_ = false;
       }
@@ -137,8 +136,8 @@ class HomeThread {
   const std::function<void(uint64_t)> applied_;
   unsigned batches_ = 0;
   std::atomic<bool> stop_{false};
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  Mutex mutex_;
+  CondVar wake_;
   bool woken_ = true;
   std::thread thread_;
 };

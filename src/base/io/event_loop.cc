@@ -11,12 +11,12 @@
 #include <csignal>
 #include <ctime>
 #include <map>
-#include <mutex>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 
 namespace vrun {
@@ -39,14 +39,14 @@ struct EventLoop::Impl {
   sigset_t mask;
   std::unordered_map<int, std::function<void(int)>> on_signal;
 
-  std::mutex mutex;
+  Mutex mutex;
   std::vector<std::function<void()>> posted;  // guarded by mutex
   std::atomic<bool> stop{false};
 
   void RunPosted() {
     std::vector<std::function<void()>> work;
     {
-      std::lock_guard lock(mutex);
+      MutexLock lock(mutex);
       work.swap(posted);
     }
     for (auto& w : work) w();
@@ -125,7 +125,7 @@ void EventLoop::Cancel(TimerId id) {
 void EventLoop::Post(std::function<void()> work) {
   bool first;
   {
-    std::lock_guard lock(impl_->mutex);
+    MutexLock lock(impl_->mutex);
     first = impl_->posted.empty();
     impl_->posted.push_back(std::move(work));
   }

@@ -11,7 +11,7 @@ WorkQueue::~WorkQueue() { Stop(); }
 
 void WorkQueue::Post(std::function<void()> work) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopping_) return;
     work_.push_back(std::move(work));
     if (idle_ < work_.size() && threads_.size() < limit_) threads_.emplace_back([this] { Run(); });
@@ -22,7 +22,7 @@ void WorkQueue::Post(std::function<void()> work) {
 void WorkQueue::Drain() {
   std::vector<std::thread> threads;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
     threads.swap(threads_);
   }
@@ -33,7 +33,7 @@ void WorkQueue::Drain() {
 void WorkQueue::Stop() {
   std::deque<std::function<void()>> dropped;  // destroyed outside the lock
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     dropped.swap(work_);
   }
   Drain();
@@ -41,7 +41,7 @@ void WorkQueue::Stop() {
 
 void WorkQueue::Run() {
   ::pthread_setname_np(::pthread_self(), name_.c_str());
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     ++idle_;
     wake_.wait(lock, [this] { return stopping_ || !work_.empty(); });

@@ -2,13 +2,13 @@
 // Threads for blocking work: disk reads and writes that must not block the event loop.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "base/thread/mutex.h"
 
 namespace vrun {
 
@@ -33,8 +33,8 @@ class WorkQueue {
 
   const std::string name_;
   const unsigned limit_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  Mutex mutex_;
+  CondVar wake_;
   std::deque<std::function<void()>> work_;  // guarded by mutex_, as everything below
   std::vector<std::thread> threads_;
   unsigned idle_ = 0;

@@ -3,15 +3,14 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "proto/control.pb.h"
 #include "rpc/rpc.h"
 
@@ -28,18 +27,18 @@ class Collector : public rpc::Stream::Handler {
     Message message;
     VRUN_CHECK(message.ParseFromString(bytes));
     if (reaction_) reaction_(message);
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     messages_.push_back(std::move(message));
     changed_.notify_all();
   }
   void OnClosed(Error reason) override {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     closed_ = std::move(reason);
     changed_.notify_all();
   }
   // The first matching message, within 20 s.
   std::optional<Message> WaitFor(const std::function<bool(const Message&)>& fits) {
-    std::unique_lock lock(mu_);
+    MutexLock lock(mu_);
     std::optional<Message> found;
     changed_.wait_for(lock, std::chrono::seconds(20), [&] {
       for (const Message& m : messages_) {
@@ -51,19 +50,19 @@ class Collector : public rpc::Stream::Handler {
     return found;
   }
   std::optional<Error> WaitClosed() {
-    std::unique_lock lock(mu_);
+    MutexLock lock(mu_);
     changed_.wait_for(lock, std::chrono::seconds(20), [&] { return closed_.has_value(); });
     return closed_;
   }
   std::vector<Message> messages() {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     return messages_;
   }
 
  private:
   const Reaction reaction_;
-  std::mutex mu_;
-  std::condition_variable changed_;
+  Mutex mu_;
+  CondVar changed_;
   std::vector<Message> messages_;
   std::optional<Error> closed_;
 };
@@ -74,15 +73,15 @@ using AgentCollector = Collector<v1::ControllerMessage>;
 template <typename Reply, typename Request>
 Result<Reply> CallAndWait(rpc::Channel& channel, const std::string& method, const Request& request,
                           int64_t timeout_micros = 20'000'000) {
-  std::mutex mu;
-  std::condition_variable changed;
+  Mutex mu;
+  CondVar changed;
   std::optional<Result<std::string>> answer;
   channel.Call("/vrun.v1.Control/" + method, request.SerializeAsString(), timeout_micros, [&](Result<std::string> r) {
-    std::lock_guard lock(mu);
+    MutexLock lock(mu);
     answer = std::move(r);
     changed.notify_all();
   });
-  std::unique_lock lock(mu);
+  MutexLock lock(mu);
   changed.wait(lock, [&] { return answer.has_value(); });
   if (!*answer) return answer->error();
   Reply reply;

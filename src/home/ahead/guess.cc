@@ -63,11 +63,11 @@ bool IsCold(int fd, uint64_t size) {
 
 void FirstLooks::BeforeServing(int fd, const tree::FileVersion& version) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (served_.contains(version)) return;
   }
   const bool cold = IsCold(fd, version.size);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (served_.size() >= kMostServed) served_.clear();
   served_.emplace(version, cold);
 }
@@ -75,14 +75,14 @@ void FirstLooks::BeforeServing(int fd, const tree::FileVersion& version) {
 bool FirstLooks::Cold(int fd, const tree::FileVersion& version) {
   // In this order, since it may be served while we look.
   if (IsCold(fd, version.size)) return true;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = served_.find(version);
   return it != served_.end() && it->second;
 }
 
 ByteRanges FirstLooks::Of(int fd, const tree::FileVersion& version) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto it = looks_.find(version); it != looks_.end()) return it->second;
   }
   const uint64_t unit = store::UnitBytes(version.size);
@@ -107,7 +107,7 @@ ByteRanges FirstLooks::Of(int fd, const tree::FileVersion& version) {
     }
     if (ranges.empty()) return ranges;  // it may still be used later
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (looks_.size() >= kMost) looks_.clear();
   return looks_[version] = std::move(ranges);
 }

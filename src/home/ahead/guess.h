@@ -7,13 +7,13 @@
 
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "home/root/content_files.h"
 #include "tree/tree.h"
 
@@ -42,7 +42,7 @@ class FirstLooks {
 
  private:
   static constexpr size_t kMost = 8192, kMostServed = 65536;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::unordered_map<tree::FileVersion, ByteRanges, tree::FileVersionHash> looks_;
   std::unordered_map<tree::FileVersion, bool, tree::FileVersionHash> served_;  // true: it was cold
 };

@@ -58,7 +58,7 @@ FrameCache::FrameCache(const ContentFiles* files, std::string directory, uint64_
 
 FrameCache::~FrameCache() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_all();
@@ -116,7 +116,7 @@ Result<v1::TraceFrame> FrameCache::Get(const FramePlan& plan) {
     if (bytes && Decode(*bytes, &frame)) return frame;
     LogWarning("{}: a frame that does not check: forgotten", Escape(PathOf(plan.id)));
     ::unlink(PathOf(plan.id).c_str());
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto it = kept_.find(plan.id); it != kept_.end()) {
       bytes_ -= it->second.bytes;
       ages_.erase(it->second.age);
@@ -145,7 +145,7 @@ void FrameCache::ListLocked() {
 }
 
 bool FrameCache::Kept(const Digest& id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ListLocked();
   return kept_.contains(id);
 }
@@ -162,7 +162,7 @@ void FrameCache::Keep(const Digest& id, const v1::TraceFrame& frame) {
   }
   std::vector<Digest> dropped;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ListLocked();
     if (const auto it = kept_.find(id); it != kept_.end()) {
       bytes_ = bytes_ - it->second.bytes + bytes.size();
@@ -186,7 +186,7 @@ void FrameCache::Busy() { busy_until_us_.store(MonotonicMicros() + kQuietMicros,
 
 void FrameCache::Prepare(std::vector<FramePlan> plans) {
   if (directory_.empty() || !MakeDirs(directory_, 0700)) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ListLocked();
   for (FramePlan& plan : plans) {
     if (stopping_ || queued_.size() >= kMaxQueued) return;
@@ -198,7 +198,7 @@ void FrameCache::Prepare(std::vector<FramePlan> plans) {
   wake_.notify_one();
 }
 
-bool FrameCache::WaitForQuiet(std::unique_lock<std::mutex>* lock) {
+bool FrameCache::WaitForQuiet(MutexLock* lock) {
   while (!stopping_) {
     const int64_t left = busy_until_us_.load(std::memory_order_relaxed) - MonotonicMicros();
     if (left <= 0) return true;
@@ -211,7 +211,7 @@ void FrameCache::Run() {
   ::pthread_setname_np(::pthread_self(), "frames");
   sched_param none{};
   ::pthread_setschedparam(::pthread_self(), SCHED_IDLE, &none);
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     wake_.wait(lock, [this] { return stopping_ || !waiting_.empty() || !better_.empty(); });
     if (!WaitForQuiet(&lock)) return;

@@ -7,12 +7,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -22,6 +20,7 @@
 
 #include "base/hash/digest.h"
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "proto/content.pb.h"
 #include "tree/tree.h"
 
@@ -68,14 +67,14 @@ class FrameCache {
   void Keep(const Digest& id, const v1::TraceFrame& frame);
   void ListLocked();
   void Run();
-  bool WaitForQuiet(std::unique_lock<std::mutex>* lock);
+  bool WaitForQuiet(MutexLock* lock);
 
   const ContentFiles* const files_;
   const std::string directory_;
   const uint64_t limit_bytes_;
   std::atomic<int64_t> busy_until_us_{0};
 
-  std::mutex mutex_;
+  Mutex mutex_;
   bool listed_ = false;  // guarded by mutex_, as all below
   struct Entry {
     uint64_t bytes = 0;
@@ -87,7 +86,7 @@ class FrameCache {
   std::deque<FramePlan> waiting_;
   std::deque<FramePlan> better_;                   // made fast; to be compressed better
   std::unordered_set<Digest, DigestHash> queued_;  // of both
-  std::condition_variable wake_;
+  CondVar wake_;
   std::thread thread_;
   bool stopping_ = false;
 };

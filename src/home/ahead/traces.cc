@@ -22,7 +22,7 @@ Traces::Traces(const TreeTable* trees, const ContentFiles* files, const DigestCa
       frames_(files, directory.empty() ? "" : directory + "/frames") {}
 
 void Traces::Expect(const Run& run) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto [it, fresh] = runs_.try_emplace(run.job);
   if (!fresh && it->second.run.attempt == run.attempt) return;
   it->second.run = run;
@@ -38,7 +38,7 @@ void Traces::Expect(const Run& run) {
 void Traces::WhenReported(uint64_t job, std::function<void(const v1::IoReport&)> told) {
   std::optional<v1::IoReport> now;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = runs_.find(job);
     if (it == runs_.end()) return;
     if (it->second.report && told)
@@ -62,7 +62,7 @@ Traces::Known* Traces::FindLocked(uint64_t job, uint32_t attempt, const std::str
 }
 
 std::vector<std::string> Traces::Touched(const TraceSubject& subject) {
-  std::lock_guard lock(store_mutex_);
+  MutexLock lock(store_mutex_);
   const auto trace = LoadLocked(subject);
   std::vector<std::string> paths;
   if (!trace) return paths;
@@ -71,7 +71,7 @@ std::vector<std::string> Traces::Touched(const TraceSubject& subject) {
 }
 
 v1::TraceRecord Traces::Earlier(const TraceSubject& subject) {
-  std::lock_guard lock(store_mutex_);
+  MutexLock lock(store_mutex_);
   const auto trace = LoadLocked(subject);
   return trace ? WriteTrace(*trace) : v1::TraceRecord();
 }
@@ -108,7 +108,7 @@ Traces::PlannedPtr Traces::Plan(const Run& run) {
   if (run.elsewhere) {
     if (const auto kept = run.elsewhere->lock(); kept && !kept->earlier.ranges.empty()) trace = kept->earlier;
   } else {
-    std::lock_guard lock(store_mutex_);
+    MutexLock lock(store_mutex_);
     trace = LoadLocked(run.subject);
   }
   const auto held = trees_->Find(run.tree);
@@ -184,7 +184,7 @@ void Traces::KeepPlannedLocked(uint64_t job, const PlannedPtr& planned) {
 Result<v1::TraceTable> Traces::Table(const v1::ContentRequest::GetTrace& get) {
   Run run;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Known* known = FindLocked(get.job(), get.attempt(), get.token());
     if (known == nullptr) return NotYours();
     run = known->run;
@@ -194,7 +194,7 @@ Result<v1::TraceTable> Traces::Table(const v1::ContentRequest::GetTrace& get) {
   none.set_id(std::string(Digest().view()));
   if (!planned) return none;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (FindLocked(get.job(), get.attempt(), get.token()) != nullptr) KeepPlannedLocked(get.job(), planned);
   }
   const bool has = std::any_of(get.have().begin(), get.have().end(),
@@ -207,7 +207,7 @@ Result<v1::TraceTable> Traces::Table(const v1::ContentRequest::GetTrace& get) {
 Result<v1::TraceFrame> Traces::Frame(const v1::ContentRequest::GetFrames& get, int n, Digest* name) {
   PlannedPtr planned;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Known* known = FindLocked(get.job(), get.attempt(), get.token());
     if (known == nullptr) return NotYours();
     planned = known->planned;
@@ -226,7 +226,7 @@ Status Traces::Put(const v1::ContentRequest::PutTrace& put) {
   Run run;
   std::function<void(const v1::IoReport&)> told;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Known* known = FindLocked(put.job(), put.attempt(), put.token());
     if (known == nullptr) return NotYours();
     if (known->report) return {};  // only the first report of a run counts
@@ -246,7 +246,7 @@ Status Traces::Put(const v1::ContentRequest::PutTrace& put) {
   std::erase_if(trace->ranges,
                 [&](const Trace::Range& range) { return run.subject.Names(trace->files[range.file].path); });
   if (!trace->ranges.empty()) {
-    std::lock_guard lock(store_mutex_);
+    MutexLock lock(store_mutex_);
     KeepLocked(run.subject, *trace, put.record().shared());
   }
   if (told) told(put.report());

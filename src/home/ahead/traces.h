@@ -9,7 +9,6 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -17,6 +16,7 @@
 
 #include "base/hash/digest.h"
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "home/ahead/trace_frames.h"
 #include "home/ahead/trace_store.h"
 #include "proto/common.pb.h"
@@ -94,11 +94,11 @@ class Traces {
 
   const TreeTable* const trees_;
   const DigestCache* const digests_;
-  std::mutex store_mutex_;
+  Mutex store_mutex_;
   TraceStore store_;  // guarded by store_mutex_
   FrameCache frames_;
 
-  std::mutex mutex_;  // never together with store_mutex_
+  Mutex mutex_;  // never together with store_mutex_
   std::map<uint64_t, Known> runs_;
   std::deque<uint64_t> order_;    // of runs_, oldest first
   std::deque<uint64_t> planned_;  // runs with a plan, which may be a megabyte; oldest first

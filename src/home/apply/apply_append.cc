@@ -11,6 +11,7 @@
 
 #include "base/escape.h"
 #include "base/files.h"
+#include "base/thread/mutex.h"
 #include "home/apply/apply_files.h"
 
 namespace vrun::home {
@@ -105,12 +106,16 @@ Status Appender::AppendZeros(uint64_t n, uint64_t position) {
   return Note();
 }
 
-NameLock::NameLock(const Place& place) {
-  static std::array<std::mutex, 64> locks;
+namespace {
+Mutex& MutexOf(const Place& place) {
+  static std::array<Mutex, 64> mutexes;
   struct stat st {};
   (void)::fstat(place.parent.get(), &st);
   const size_t which = std::hash<std::string>()(place.name) ^ std::hash<uint64_t>()(st.st_ino);
-  lock_ = std::unique_lock(locks[which % locks.size()]);
+  return mutexes[which % mutexes.size()];
 }
+}  // namespace
+
+NameLock::NameLock(const Place& place) : lock_(MutexOf(place)) {}
 
 }  // namespace vrun::home

@@ -7,12 +7,12 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 #include "home/apply/apply_journal.h"
 #include "home/apply/apply_paths.h"
@@ -56,7 +56,7 @@ class NameLock {
   explicit NameLock(const Place& place);
 
  private:
-  std::unique_lock<std::mutex> lock_;
+  MutexLock lock_;
 };
 
 }  // namespace vrun::home

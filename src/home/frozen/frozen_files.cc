@@ -133,7 +133,7 @@ FrozenFiles::HoldPtr FrozenFiles::MakeHold() {
   hold->owner_ = this;
   hold->parts_ = std::make_shared<Hold::Parts>();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (breaks_ && !std::exchange(attending_, true)) attendant_ = std::thread([this] { Attend(); });
   }
   return hold;
@@ -162,7 +162,7 @@ void FrozenFiles::Settle() {
   };
   built();
   {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     settled_.wait(lock, [&] { return keeping_ == 0; });
   }
   built();
@@ -172,11 +172,11 @@ void FrozenFiles::DropUnclaimed() {
   builder_.Post([this] {
     {
       // A running copy is claimed by the thread that makes it.
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       drop_again_ = keeping_ > 0;
     }
     kept_.Retain([this](const tree::FileVersion& version) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       const auto it = files_.find(version);
       return it != files_.end() && !it->second.expired();
     });
@@ -252,7 +252,7 @@ FrozenFiles::DirectoryPtr FrozenFiles::BuildDirectory(Walk* walk, const std::str
 }
 
 bool FrozenFiles::HasRoom(size_t most) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return held_.size() < most;
 }
 
@@ -303,7 +303,7 @@ FrozenFiles::FilePtr FrozenFiles::Protect(const std::string& path, const tree::E
   auto file = std::make_shared<File>(this, entry);
   const bool kept = kept_.Has(version);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!kept && held_.size() >= most) return nullptr;
     file->kept = kept;
     if (kept) files_[version] = file;
@@ -314,7 +314,7 @@ FrozenFiles::FilePtr FrozenFiles::Protect(const std::string& path, const tree::E
   const int fd = opened->get();
   {
     // Registered before the lease is taken: its signal may come at once.
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     file->fd = *std::move(opened);
     file->leased = breaks_ != nullptr;
     files_[version] = file;
@@ -324,12 +324,12 @@ FrozenFiles::FilePtr FrozenFiles::Protect(const std::string& path, const tree::E
   // It may have been written to between our check and the lease; from here on it cannot.
   const bool same = root_->Check(fd, path, version).has_value();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!leased) file->leased = false;
     if (same) file->verified = true;
   }
   if (!same) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!file->copy && !file->kept) return nullptr;  // a writer may have come at once; there may be a copy already
     return file;
   }
@@ -337,14 +337,14 @@ FrozenFiles::FilePtr FrozenFiles::Protect(const std::string& path, const tree::E
     // Somebody has it open for writing.
     if (version.size > kEagerBytes) return nullptr;
     Keep(file, false);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!file->kept) return nullptr;
   }
   return file;
 }
 
 FrozenFiles::FilePtr FrozenFiles::Find(const tree::FileVersion& version) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = files_.find(version);
   return it == files_.end() ? nullptr : it->second.lock();
 }
@@ -352,7 +352,7 @@ FrozenFiles::FilePtr FrozenFiles::Find(const tree::FileVersion& version) const {
 void FrozenFiles::Gone(File* file) {
   // A duplicate of the descriptor would keep the lease.
   if (file->leased && file->fd) (void)GiveFileLeaseBack(file->fd.get());
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (file->fd) held_.erase(file->fd.get());
   const auto it = files_.find(file->version);
   // There may be another File of that version by now.
@@ -369,7 +369,7 @@ void FrozenFiles::Attend() {
     pollfd fds[] = {{breaks_->fd(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
     int64_t pause;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       pause = std::max(kLookMillis, static_cast<int64_t>(held_.size() / kFilesLookedAtAMilli));
     }
     const int64_t left = looked / 1000 + pause - MonotonicMicros() / 1000;
@@ -380,7 +380,7 @@ void FrozenFiles::Attend() {
       for (const int fd : batch.descriptors) {
         FilePtr file;
         {
-          std::lock_guard lock(mutex_);
+          MutexLock lock(mutex_);
           if (const auto it = held_.find(fd); it != held_.end()) file = it->second.lock();
         }
         // The signal may be about an earlier file with this descriptor.
@@ -406,7 +406,7 @@ void FrozenFiles::CopyWhatChanged() {
 void FrozenFiles::CopyThose(bool writer_waits, const std::function<bool(int, const tree::FileVersion&)>& so) {
   std::vector<std::pair<int, FilePtr>> all;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     all.reserve(held_.size());
     for (const auto& [fd, weak] : held_) {
       if (FilePtr file = weak.lock()) all.emplace_back(fd, std::move(file));
@@ -420,14 +420,14 @@ void FrozenFiles::CopyThose(bool writer_waits, const std::function<bool(int, con
 
 void FrozenFiles::CopySoon(FilePtr file, bool writer_waits) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ++keeping_;
   }
   keepers_.Post([this, file = std::move(file), writer_waits]() mutable {
     Keep(file, writer_waits);
     file.reset();
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       // With the lock: a thread that waits for the last copy waits for this too.
       if (--keeping_ == 0 && drop_again_) DropUnclaimed();
     }
@@ -439,7 +439,7 @@ void FrozenFiles::Keep(const FilePtr& file, bool writer_waits) {
   int fd;
   bool leased, verified;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (file->busy || !file->fd || (writer_waits && !file->leased)) return;
     file->busy = true;
     fd = file->fd.get();
@@ -460,7 +460,7 @@ void FrozenFiles::Keep(const FilePtr& file, bool writer_waits) {
   UniqueFd readable, gone;
   if (copy) readable.Reset(::fcntl(copy->fd(), F_DUPFD_CLOEXEC, 3));
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     file->busy = false;
     // Without room: keep the file open while no writer waits. A writer that came meanwhile found us busy.
     if (!copy && !writer_waits && (!leased || LeaseIsQuiet(fd))) return;
@@ -474,7 +474,7 @@ void FrozenFiles::Keep(const FilePtr& file, bool writer_waits) {
     copy = Error(Code::kTimeout, "copying took longer than the kernel lets a writer wait (fs.lease-break-time)");
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     file->passing = file->leased = false;
     if (copy) {
       file->copy = std::move(readable);
@@ -496,7 +496,7 @@ void FrozenFiles::Keep(const FilePtr& file, bool writer_waits) {
                durable.error().message());
     return;
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   file->kept = true;
   file->copy.Reset();
 }
@@ -527,7 +527,7 @@ Result<UniqueFd> FrozenFiles::OpenHeld(std::string_view path, const tree::FileVe
   const FilePtr file = Find(version);
   if (!file) return fd;
   {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (file->fd || file->passing) {
       if (!file->passing && Intact(*file)) {
         UniqueFd mine(::fcntl(file->fd.get(), F_DUPFD_CLOEXEC, 3));
@@ -557,7 +557,7 @@ Status FrozenFiles::Check(int fd, std::string_view path, const tree::FileVersion
     return ::fstat(other, &copy) == 0 && st.st_dev == copy.st_dev && st.st_ino == copy.st_ino;
   };
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (file->passing) return same;  // must be read again
     if (file->fd) return SameInode(st, version) && Intact(*file) ? Status() : same;
     if (file->copy) return ours(file->copy.get()) ? Status() : same;
@@ -569,7 +569,7 @@ Status FrozenFiles::Check(int fd, std::string_view path, const tree::FileVersion
 FrozenFiles::Stats FrozenFiles::stats() const {
   Stats out;
   out.kept = kept_.stats();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   out.held = held_.size();
   out.lost = lost_;
   out.last_lost = last_lost_;

@@ -18,17 +18,16 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "base/io/work_queue.h"
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 #include "home/frozen/file_lease.h"
 #include "home/frozen/grown_files.h"
@@ -139,8 +138,8 @@ class FrozenFiles final : public ContentFiles {
   const size_t max_files_;
   mutable OldContent kept_;
   GrownFiles grown_;
-  mutable std::mutex mutex_;
-  mutable std::condition_variable settled_;  // a held file was replaced by its copy
+  mutable Mutex mutex_;
+  mutable CondVar settled_;  // a held file was replaced by its copy
   // Guarded by mutex_, as are the members of File that are marked so.
   std::unordered_map<tree::FileVersion, std::weak_ptr<File>, tree::FileVersionHash> files_;
   std::unordered_map<int, std::weak_ptr<File>> held_;  // by descriptor

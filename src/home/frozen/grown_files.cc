@@ -44,7 +44,7 @@ Result<UniqueFd> CopyBeginning(int from, uint64_t size) {
 void GrownFiles::Grew(const struct stat& before, const struct stat& after) {
   const tree::FileVersion was = VersionOf(before), is = VersionOf(after);
   if (was.ino != is.ino || was.dev != is.dev || is.size < was.size) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (versions_.size() >= kMostFiles && !versions_.contains({is.dev, is.ino})) versions_.clear();
   std::deque<tree::FileVersion>& versions = versions_[{is.dev, is.ino}];
   // Somebody else has changed it since: what is known of it is no beginning any more.
@@ -54,7 +54,7 @@ void GrownFiles::Grew(const struct stat& before, const struct stat& after) {
 }
 
 bool GrownFiles::Newest(const tree::FileVersion& version, tree::FileVersion* newest) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = versions_.find({version.dev, version.ino});
   if (it == versions_.end() || std::find(it->second.begin(), it->second.end(), version) == it->second.end())
     return false;

@@ -10,11 +10,11 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <string_view>
 #include <utility>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 #include "home/root/content_files.h"
 #include "tree/tree.h"
@@ -40,7 +40,7 @@ class GrownFiles {
   // The newest version of the file, if `version` is one of its earlier ones.
   bool Newest(const tree::FileVersion& version, tree::FileVersion* newest) const;
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::map<Inode, std::deque<tree::FileVersion>> versions_;  // oldest first, each the beginning of the next
 };
 

@@ -107,7 +107,7 @@ Status OldContent::Reserve(uint64_t bytes) {
   struct statvfs fs;
   const bool known = ::statvfs(options_.directory.c_str(), &fs) == 0;
   const uint64_t free = known ? fs.f_bavail * fs.f_frsize : 0;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (bytes > options_.max_bytes || bytes_ > options_.max_bytes - bytes) {
     return Error(Code::kExhausted, "more than " + std::to_string(options_.max_bytes >> 20) + " MiB of old content");
   }
@@ -119,13 +119,13 @@ Status OldContent::Reserve(uint64_t bytes) {
 }
 
 void OldContent::Unreserve(uint64_t bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   bytes_ -= bytes;
 }
 
 Result<UniqueFd> OldContent::MakeTemporary(std::string* path) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     *path = options_.directory + "/new-" + std::to_string(next_++);
   }
   return OpenFile(*path, O_RDWR | O_CREAT | O_EXCL, 0600);
@@ -149,7 +149,7 @@ Result<OldContent::Copy> OldContent::Make(int fd, const tree::FileVersion& versi
 
 Status OldContent::Keep(Copy copy, const tree::FileVersion& version) {
   if (::fdatasync(copy.fd_.get()) != 0) return ErrnoError("sync " + Escape(copy.path_));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (kept_.contains(version)) return {};  // the copy is not needed: it is deleted after the unlock
   if (::rename(copy.path_.c_str(), PathOf(version).c_str()) != 0) return ErrnoError("rename " + Escape(copy.path_));
   copy.owner_ = nullptr;
@@ -158,7 +158,7 @@ Status OldContent::Keep(Copy copy, const tree::FileVersion& version) {
 }
 
 bool OldContent::Has(const tree::FileVersion& version) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return kept_.contains(version);
 }
 
@@ -168,7 +168,7 @@ Result<UniqueFd> OldContent::Open(const tree::FileVersion& version) const {
 }
 
 void OldContent::Drop(const tree::FileVersion& version) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (kept_.erase(version) == 0) return;
   bytes_ -= version.size;
   ::unlink(PathOf(version).c_str());
@@ -177,7 +177,7 @@ void OldContent::Drop(const tree::FileVersion& version) {
 void OldContent::Retain(const std::function<bool(const tree::FileVersion&)>& wanted) {
   std::vector<tree::FileVersion> gone;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [version, bytes] : kept_) {
       if (!wanted(version)) gone.push_back(version);
     }
@@ -186,7 +186,7 @@ void OldContent::Retain(const std::function<bool(const tree::FileVersion&)>& wan
 }
 
 OldContent::Stats OldContent::stats() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return {kept_.size(), bytes_};
 }
 

@@ -5,11 +5,11 @@
 
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 #include "tree/tree.h"
 
@@ -68,7 +68,7 @@ class OldContent {
   void Unreserve(uint64_t bytes);
 
   const Options options_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::unordered_map<tree::FileVersion, uint64_t, tree::FileVersionHash> kept_;  // guarded by mutex_, as all below
   uint64_t bytes_ = 0;                                                           // also of copies that are being made
   uint64_t next_ = 0;                                                            // of temporary names

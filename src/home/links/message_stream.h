@@ -5,7 +5,6 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +12,7 @@
 
 #include "base/io/event_loop.h"
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "rpc/rpc.h"
 
 namespace vrun::home {
@@ -52,7 +52,7 @@ class MessageStream {
     void OnMessage(std::string bytes) override {
       Down message;
       bool parsed = message.ParseFromString(bytes);
-      std::lock_guard lock(mutex);
+      MutexLock lock(mutex);
       // After a message that does not parse, the rest cannot be trusted either.
       if (closed) return;
       if (parsed)
@@ -67,7 +67,7 @@ class MessageStream {
       });
     }
     void OnClosed(Error reason) override {
-      std::lock_guard lock(mutex);
+      MutexLock lock(mutex);
       if (!closed) closed = std::move(reason);
       Post();
     }
@@ -79,7 +79,7 @@ class MessageStream {
       std::vector<Down> batch;
       std::optional<Error> end;
       {
-        std::lock_guard lock(mutex);
+        MutexLock lock(mutex);
         posted = false;
         batch.swap(messages);
         end = closed;
@@ -96,7 +96,7 @@ class MessageStream {
     Events events;
     bool dead = false;  // loop thread
     bool told = false;
-    std::mutex mutex;
+    Mutex mutex;
     std::vector<Down> messages;  // guarded by mutex, as all below
     std::optional<Error> closed;
     bool posted = false;

@@ -22,7 +22,7 @@ BackgroundHasher::BackgroundHasher(const ContentFiles* files, Known known, std::
 
 BackgroundHasher::~BackgroundHasher() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_.store(true);
   }
   wake_.notify_all();
@@ -35,7 +35,7 @@ void BackgroundHasher::Busy() {
 }
 
 void BackgroundHasher::Add(const std::string& path, const tree::FileVersion& version) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (stopping_.load() || waiting_.size() >= kMaxWaiting) return;
   if (listed_.size() >= kMaxListed) listed_.clear();  // at worst a file is hashed again
   if (!listed_.insert(version).second) return;
@@ -44,7 +44,7 @@ void BackgroundHasher::Add(const std::string& path, const tree::FileVersion& ver
   wake_.notify_one();
 }
 
-bool BackgroundHasher::WaitForQuiet(std::unique_lock<std::mutex>* lock) {
+bool BackgroundHasher::WaitForQuiet(MutexLock* lock) {
   while (!stopping_.load()) {
     int64_t left = busy_until_us_.load(std::memory_order_relaxed) - MonotonicMicros();
     if (left <= 0) return true;
@@ -57,7 +57,7 @@ void BackgroundHasher::Run() {
   ::pthread_setname_np(::pthread_self(), "hash");
   sched_param none{};
   ::pthread_setschedparam(::pthread_self(), SCHED_IDLE, &none);
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     wake_.wait(lock, [this] { return stopping_.load() || !waiting_.empty(); });
     if (!WaitForQuiet(&lock)) return;
@@ -77,7 +77,7 @@ void BackgroundHasher::Hash(const File& file) {
   std::string buffer(kStep, '\0');
   for (uint64_t offset = 0; offset < file.version.size; offset += buffer.size()) {
     {
-      std::unique_lock lock(mutex_);
+      MutexLock lock(mutex_);
       if (!WaitForQuiet(&lock)) return;
     }
     const ResidencyGuard kept(fd->get(), offset, std::min<uint64_t>(buffer.size(), file.version.size - offset));

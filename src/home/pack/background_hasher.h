@@ -5,14 +5,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <unordered_set>
 
+#include "base/thread/mutex.h"
 #include "store/format/object_id.h"
 #include "tree/tree.h"
 
@@ -42,15 +41,15 @@ class BackgroundHasher {
     tree::FileVersion version;
   };
   void Run();
-  bool WaitForQuiet(std::unique_lock<std::mutex>* lock);
+  bool WaitForQuiet(MutexLock* lock);
   void Hash(const File& file);
 
   const ContentFiles* const files_;
   const Known known_;
   const std::chrono::milliseconds quiet_;
   std::atomic<int64_t> busy_until_us_{0};
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  Mutex mutex_;
+  CondVar wake_;
   std::deque<File> waiting_;  // guarded by mutex_, as all below
   std::unordered_set<tree::FileVersion, tree::FileVersionHash> listed_;
   std::thread thread_;

@@ -29,17 +29,17 @@ int CompressionPolicy::Choose(double link, const Cost& one, const Cost& three, i
 }
 
 int CompressionPolicy::level() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return level_;
 }
 
 double CompressionPolicy::link() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return link_;
 }
 
 void CompressionPolicy::Sent(int64_t now, uint64_t sent, uint64_t queued, bool more_waits) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (last_ != 0 && now >= last_) {
     const int64_t took = now - last_;
     const uint64_t gone = (sent - last_sent_) + last_queued_ - std::min(queued, (sent - last_sent_) + last_queued_);
@@ -77,7 +77,7 @@ void CompressionPolicy::Sent(int64_t now, uint64_t sent, uint64_t queued, bool m
 
 void CompressionPolicy::Compressed(int level, uint64_t raw, uint64_t packed, int64_t micros) {
   if (raw == 0 || micros <= 0) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Cost& cost = level >= 3 ? three_ : one_;
   cost.speed += 0.05 * (static_cast<double>(raw) * 1e6 / static_cast<double>(micros) - cost.speed);
   const double ratio = std::min(1.0, static_cast<double>(packed) / static_cast<double>(raw));

@@ -5,7 +5,8 @@
 
 #include <array>
 #include <cstdint>
-#include <mutex>
+
+#include "base/thread/mutex.h"
 
 namespace vrun::home {
 
@@ -43,7 +44,7 @@ class CompressionPolicy {
   // Several times what a socket buffers (Linux: 4 MiB): less says nothing about the link's speed.
   static constexpr uint64_t kTellingBytes = 16 << 20;
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   double link_ = 0;
   // Typical values until measured.
   Cost one_{400e6, 0.5}, three_{150e6, 0.45};

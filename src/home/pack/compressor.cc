@@ -21,7 +21,7 @@ Compressor::~Compressor() = default;
 void Compressor::Free::operator()(ZSTD_CCtx_s* context) const { ::ZSTD_freeCCtx(context); }
 
 Compressor::Context Compressor::Take() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (idle_.empty()) return Context(::ZSTD_createCCtx());
   Context context = std::move(idle_.back());
   idle_.pop_back();
@@ -29,7 +29,7 @@ Compressor::Context Compressor::Take() {
 }
 
 void Compressor::Return(Context context) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   idle_.push_back(std::move(context));
 }
 

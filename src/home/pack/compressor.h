@@ -3,10 +3,11 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/thread/mutex.h"
 
 struct ZSTD_CCtx_s;
 
@@ -32,7 +33,7 @@ class Compressor {
   Context Take();
   void Return(Context context);
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::vector<Context> idle_;  // guarded by mutex_
 };
 

@@ -63,7 +63,7 @@ std::optional<Record> ParseRecord(std::string_view raw) {
 }  // namespace
 
 DigestCache::DigestCache(std::string path, size_t limit) : path_(std::move(path)), limit_(std::max<size_t>(limit, 2)) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!path_.empty()) Load();
 }
 
@@ -108,7 +108,7 @@ void DigestCache::Load() {
 }
 
 std::optional<store::ObjectId> DigestCache::Find(const tree::FileVersion& version) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto it = ids_.find(version);
   if (it == ids_.end()) return std::nullopt;
   return it->second;
@@ -121,7 +121,7 @@ void DigestCache::Insert(const tree::FileVersion& version, const store::ObjectId
 
 void DigestCache::Remember(const tree::FileVersion& version, const store::ObjectId& id, int64_t now_ns) {
   if (now_ns - version.ctime_ns < kSettledNs) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto it = ids_.find(version);
   if (it != ids_.end() && it->second == id) return;
   Insert(version, id);
@@ -156,7 +156,7 @@ void DigestCache::CompactLocked() {
 }
 
 void DigestCache::Flush() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   FlushLocked();
 }
 
@@ -174,7 +174,7 @@ void DigestCache::FlushLocked() {
 }
 
 size_t DigestCache::size() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return ids_.size();
 }
 

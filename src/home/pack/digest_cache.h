@@ -8,12 +8,12 @@
 
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 #include "store/format/object_id.h"
 #include "tree/tree.h"
@@ -50,7 +50,7 @@ class DigestCache {
 
   const std::string path_;
   const size_t limit_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::unordered_map<tree::FileVersion, store::ObjectId, tree::FileVersionHash>
       ids_;                              // guarded by mutex_, as all below
   std::deque<tree::FileVersion> order_;  // oldest first

@@ -5,12 +5,11 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
-#include <condition_variable>
-#include <mutex>
 #include <numeric>
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/thread/mutex.h"
 #include "home/pack/background_hasher.h"
 #include "home/pack/unit_digests.h"
 #include "home/testing/content_testing.h"
@@ -97,20 +96,20 @@ TEST(BackgroundHasher, NamesALargeFile) {
   struct stat st;
   ASSERT_EQ(::stat((root / "big").c_str(), &st), 0);
   tree::FileVersion version{st.st_dev, st.st_ino, st.st_ctim.tv_sec * 1'000'000'000 + st.st_ctim.tv_nsec, big.size()};
-  std::mutex mutex;
-  std::condition_variable wake;
+  Mutex mutex;
+  CondVar wake;
   std::optional<store::ObjectId> known;
   BackgroundHasher hasher(
       &*files,
       [&](const tree::FileVersion& v, const store::ObjectId& id) {
-        std::lock_guard lock(mutex);
+        MutexLock lock(mutex);
         EXPECT_EQ(v, version);
         known = id;
         wake.notify_all();
       },
       std::chrono::milliseconds(0));
   hasher.Add("/big", version);
-  std::unique_lock lock(mutex);
+  MutexLock lock(mutex);
   ASSERT_TRUE(wake.wait_for(lock, std::chrono::seconds(30), [&] { return known.has_value(); }));
   UnitDigests units;
   std::vector<Digest> digests;

@@ -15,7 +15,7 @@ uint64_t UnitsIn(const v1::Piece& piece) { return piece.digests().size() / sizeo
 bool HotUnits::Find(const tree::FileVersion& version, uint64_t first, uint64_t count, v1::Units* units) {
   std::vector<std::shared_ptr<const v1::Piece>> found;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     uint64_t unit = first;
     while (unit < first + count) {
       const auto it = kept_.find({version, unit});
@@ -32,7 +32,7 @@ bool HotUnits::Find(const tree::FileVersion& version, uint64_t first, uint64_t c
 
 void HotUnits::Keep(const tree::FileVersion& version, uint64_t first, const v1::Units& units, int64_t now_ns) {
   if (now_ns - version.ctime_ns < kRacyNanos) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const v1::Piece& piece : units.piece()) {
     const Key key{version, first};
     first += UnitsIn(piece);
@@ -50,7 +50,7 @@ void HotUnits::Keep(const tree::FileVersion& version, uint64_t first, const v1::
 }
 
 uint64_t HotUnits::bytes() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return bytes_;
 }
 

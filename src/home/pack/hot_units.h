@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "proto/content.pb.h"
 #include "store/format/object_id.h"
 #include "tree/tree.h"
@@ -45,7 +45,7 @@ class HotUnits {
     std::list<Key>::iterator used;
   };
   const uint64_t max_bytes_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::unordered_map<Key, Kept, KeyHash> kept_;  // guarded by mutex_, as all below
   std::list<Key> used_;                          // least recently used first
   uint64_t bytes_ = 0;

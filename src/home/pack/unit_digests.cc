@@ -8,7 +8,7 @@ std::optional<store::ObjectId> UnitDigests::Add(const tree::FileVersion& version
   uint64_t count = store::UnitCount(version.size);
   if (count > max_units_ || first + digests.size() > count) return std::nullopt;
   if (digests.size() == count) return store::ContentId(version.size, digests);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto it = files_.find(version);
   if (it == files_.end()) {
     while (units_ + count > max_units_ && !used_.empty()) {

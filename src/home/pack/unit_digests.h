@@ -3,12 +3,12 @@
 #pragma once
 
 #include <list>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "base/hash/digest.h"
+#include "base/thread/mutex.h"
 #include "store/format/object_id.h"
 #include "tree/tree.h"
 
@@ -31,7 +31,7 @@ class UnitDigests {
     std::list<tree::FileVersion>::iterator used;
   };
   const size_t max_units_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::unordered_map<tree::FileVersion, File, tree::FileVersionHash> files_;  // guarded by mutex_, as all below
   std::list<tree::FileVersion> used_;                                         // most recent first
   size_t units_ = 0;

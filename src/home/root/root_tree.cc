@@ -84,7 +84,7 @@ void RootTree::ListenToWatcher() {
 }
 
 RootTree::Facts RootTree::facts() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return facts_;
 }
 
@@ -92,7 +92,7 @@ void RootTree::Current(std::vector<std::string> exposed, std::function<void(Resu
   for (std::string& path : exposed) path = tree::CleanPath(path);
   bool first;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     first = waiters_.empty();
     waiters_.push_back({std::move(exposed), std::move(done)});
   }
@@ -109,7 +109,7 @@ void RootTree::Answer(Waiter waiter, Result<tree::TreePtr> result) {
 void RootTree::Refresh() {
   std::vector<Waiter> waiters;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     waiters.swap(waiters_);
   }
   Status current = MakeCurrent();
@@ -149,7 +149,7 @@ Status RootTree::FirstScan() {
   }
   tree::ScanStats stats;
   auto snapshot = tree::Scan(ScanFor({}), &stats);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (watcher_) {
     facts_.watch = watcher_->kind();
     facts_.watch_reason = watcher_->reason();

@@ -5,12 +5,12 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/io/event_loop.h"
 #include "base/io/work_queue.h"
+#include "base/thread/mutex.h"
 #include "home/root/deny_list.h"
 #include "home/root/shared_mappings.h"
 #include "home/root/tree_table.h"
@@ -82,7 +82,7 @@ class RootTree {
   TreeTable* const table_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   Facts facts_;                  // guarded by mutex_
   std::vector<Waiter> waiters_;  // guarded by mutex_; their barrier has not started
 

@@ -108,7 +108,7 @@ void SharedMappings::MakeAnother(const std::string& path, bool follow) {
   // meanwhile.
   const timespec times[2] = {st.st_atim, {0, UTIME_OMIT}};
   if (::futimens(fd.get(), times) != 0 || ::fstat(fd.get(), &st) != 0) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (made_.size() >= kMostRead) made_.clear();
   made_.insert_or_assign(InodeOf(st), VersionOf(st));
 }
@@ -163,7 +163,7 @@ SharedMappings::SharedMappings(std::string root) : root_(root == "/" ? "" : std:
 SharedMappings::~SharedMappings() { worker_.Stop(); }
 
 void SharedMappings::Look() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (looking_ || Clock::now() < next_look_) return;
   looking_ = true;
   worker_.Post([this] { LookNow(); });
@@ -201,14 +201,14 @@ void SharedMappings::LookNow() {
   const std::chrono::nanoseconds began = ThreadTime();
   bool read_more = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     read_before_ = std::exchange(read_, {});
     read_more = std::exchange(read_more_, false);
   }
   std::map<Inode, Known> found = Find();
   std::vector<Known> spoiled;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [inode, known] : found) {
       if (mapped_.contains(inode)) continue;
       const bool read = read_.contains(inode) || read_before_.contains(inode) || read_more || read_more_;
@@ -217,7 +217,7 @@ void SharedMappings::LookNow() {
     mapped_ = std::move(found);  // reads from now on are settled
   }
   for (const Known& known : spoiled) MakeAnother(known.stat_path, known.path.empty());
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   looked_at_ = Clock::now();
   next_look_ = looked_at_ + std::max<Clock::duration>(kShortestRest, kRestPerWork * (ThreadTime() - began));
   looking_ = false;
@@ -239,7 +239,7 @@ void SharedMappings::AddUntold(const tree::DirtySet& dirty) {
 }
 
 bool SharedMappings::IsUntold(const Inode& inode, const tree::FileVersion& now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto own = made_.find(inode);
   const bool ours = own != made_.end() && own->second == now;  // the change is our own
   if (own != made_.end()) made_.erase(own);
@@ -254,7 +254,7 @@ void SharedMappings::AddChanged(tree::DirtySet* dirty) {
   AddUntold(*dirty);
   std::map<Inode, Known> mapped;
   {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     const bool long_ago = Clock::now() - looked_at_ > kLongAgo;
     looked_.wait_for(lock, long_ago ? kLongPatience : kPatience, [this] { return !looking_; });
     mapped = mapped_;
@@ -285,7 +285,7 @@ void SharedMappings::AddChanged(tree::DirtySet* dirty) {
 
 void SharedMappings::Settle(int fd, const tree::FileVersion& version, uint64_t offset, uint64_t length) const {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!mapped_.contains({version.dev, version.ino})) {
       if (read_.size() < kMostRead)
         read_.insert_or_assign(Inode(version.dev, version.ino), version);

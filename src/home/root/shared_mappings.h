@@ -15,10 +15,8 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
@@ -26,6 +24,7 @@
 #include <vector>
 
 #include "base/io/work_queue.h"
+#include "base/thread/mutex.h"
 #include "tree/scan/scan.h"
 #include "tree/tree.h"
 
@@ -77,8 +76,8 @@ class SharedMappings {
 
   const std::string root_;  // without a slash at its end: "" for /
 
-  mutable std::mutex mutex_;  // guards the members below
-  std::condition_variable looked_;
+  mutable Mutex mutex_;  // guards the members below
+  CondVar looked_;
   std::map<Inode, Known> mapped_;  // result of the last scan
   // Files read since the last scan began that the scan before did not list as mapped; and those of the interval before.
   mutable std::map<Inode, tree::FileVersion> read_, read_before_;

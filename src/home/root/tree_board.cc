@@ -6,7 +6,7 @@
 namespace vrun::home {
 
 uint64_t TreeBoard::Join(std::function<void()> tell, std::function<void()> ping) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t id = next_id_++;
   members_[id] = {std::move(tell), std::move(ping)};
   if (members_.size() == 1 && wanted_) wanted_(true);
@@ -15,7 +15,7 @@ uint64_t TreeBoard::Join(std::function<void()> tell, std::function<void()> ping)
 
 void TreeBoard::Leave(uint64_t id) {
   Member dropped;  // freed without the lock
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = members_.find(id);
   if (it == members_.end()) return;
   dropped = std::move(it->second);
@@ -26,42 +26,42 @@ void TreeBoard::Leave(uint64_t id) {
 
 void TreeBoard::Tell(std::map<uint64_t, uint64_t> included) {
   {
-    std::lock_guard lock(included_mutex_);
+    MutexLock lock(included_mutex_);
     included_ = std::move(included);
   }
   TellAgain();
 }
 
 void TreeBoard::TellAgain() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   told_ = !members_.empty();
   for (const auto& [id, member] : members_) member.tell();
 }
 
 bool TreeBoard::current() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return told_ || !wanted_;
 }
 
 void TreeBoard::Ping() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [id, member] : members_) {
     if (member.ping) member.ping();
   }
 }
 
 void TreeBoard::Look() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (look_) look_();
 }
 
 void TreeBoard::SetLook(std::function<void()> look) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   look_ = std::move(look);
 }
 
 uint64_t TreeBoard::Included(uint64_t view) const {
-  std::lock_guard lock(included_mutex_);
+  MutexLock lock(included_mutex_);
   const auto it = included_.find(view);
   return it == included_.end() ? 0 : it->second;
 }
@@ -69,7 +69,7 @@ uint64_t TreeBoard::Included(uint64_t view) const {
 std::map<uint64_t, uint64_t> TreeBoard::Mark() const {
   std::function<std::map<uint64_t, uint64_t>()> mark;
   {
-    std::lock_guard lock(included_mutex_);
+    MutexLock lock(included_mutex_);
     mark = mark_;
   }
   if (!mark) return {};
@@ -77,12 +77,12 @@ std::map<uint64_t, uint64_t> TreeBoard::Mark() const {
 }
 
 void TreeBoard::SetMark(std::function<std::map<uint64_t, uint64_t>()> mark) {
-  std::lock_guard lock(included_mutex_);
+  MutexLock lock(included_mutex_);
   mark_ = std::move(mark);
 }
 
 void TreeBoard::SetWanted(std::function<void(bool wanted)> wanted) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   wanted_ = std::move(wanted);
   if (wanted_) wanted_(!members_.empty());
 }

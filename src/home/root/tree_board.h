@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
+
+#include "base/thread/mutex.h"
 
 namespace vrun::home {
 
@@ -41,14 +42,14 @@ class TreeBoard {
     std::function<void()> tell;
     std::function<void()> ping;
   };
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   uint64_t next_id_ = 1;
   std::map<uint64_t, Member> members_;
   bool told_ = false;  // since the first member joined
   std::function<void(bool)> wanted_;
   std::function<void()> look_;
 
-  mutable std::mutex included_mutex_;
+  mutable Mutex included_mutex_;
   std::function<std::map<uint64_t, uint64_t>()> mark_;
   std::map<uint64_t, uint64_t> included_;
 };

@@ -12,7 +12,7 @@ void TreeTable::Pin::Reset() {
 }
 
 void TreeTable::SetCurrent(tree::TreePtr snapshot, std::shared_ptr<const DenyRules> rules) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   // Starts from the clock, so it grows across restarts: trees change less than a million times a second.
   if (!current_) serial_ = std::max(serial_, static_cast<uint64_t>(WallMicros()));
   if (!current_ || current_->id != snapshot->id) ++serial_;
@@ -24,27 +24,27 @@ void TreeTable::SetCurrent(tree::TreePtr snapshot, std::shared_ptr<const DenyRul
 }
 
 void TreeTable::SetRules(std::shared_ptr<const DenyRules> rules) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   rules_ = std::move(rules);
 }
 
 tree::TreePtr TreeTable::current() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return current_;
 }
 
 std::pair<tree::TreePtr, uint64_t> TreeTable::Numbered() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return {current_, serial_};
 }
 
 std::shared_ptr<const DenyRules> TreeTable::rules() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return rules_;
 }
 
 TreeTable::Pin TreeTable::Add(tree::TreePtr snapshot, std::vector<std::string> exposed) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Digest id = snapshot->id;
   Pinned& entry = pinned_[id];
   ++entry.pins;
@@ -55,7 +55,7 @@ TreeTable::Pin TreeTable::Add(tree::TreePtr snapshot, std::vector<std::string> e
 }
 
 void TreeTable::Unpin(const Digest& id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto it = pinned_.find(id);
   if (it == pinned_.end() || --it->second.pins > 0) return;
   // The node may send requests a little longer: its view outlives the job.
@@ -83,7 +83,7 @@ std::optional<TreeTable::Held> TreeTable::Find(const Digest& id) const {
     if (snapshot->id == id) return snapshot;
     return snapshot->apart && snapshot->apart->id == id ? snapshot->apart : nullptr;
   };
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [tree, pinned] : pinned_) {
     if (auto found = asked(pinned.held.snapshot)) return Held{pinned.held.snapshot, found, pinned.held.exposed};
   }

@@ -6,12 +6,12 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "home/root/deny_list.h"
 #include "tree/tree.h"
 
@@ -67,7 +67,7 @@ class TreeTable {
   void Unpin(const Digest& id);
   void KeepLocked(Held held);
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   tree::TreePtr current_;  // guarded by mutex_, as all below
   uint64_t serial_ = 0;
   std::shared_ptr<const DenyRules> rules_;

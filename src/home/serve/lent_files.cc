@@ -29,7 +29,7 @@ LentFiles::LentFiles() : most_(Most()) {}
 void LentFiles::Keep(const tree::FileVersion& version, int fd, uint64_t view) {
   UniqueFd dropped;  // closed without the lock: the last close of a removed file is slow
   const int64_t now = MonotonicMicros();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (const auto known = by_version_.find(version); known != by_version_.end()) {
     known->second->used = now;
     known->second->view = view;
@@ -48,14 +48,14 @@ void LentFiles::Keep(const tree::FileVersion& version, int fd, uint64_t view) {
 }
 
 bool LentFiles::Has(const tree::FileVersion& version) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return by_version_.contains(version);
 }
 
 Result<UniqueFd> LentFiles::Open(const tree::FileVersion& version) {
   UniqueFd fd;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = by_version_.find(version);
     if (found == by_version_.end()) return Changed();
     found->second->used = MonotonicMicros();
@@ -70,7 +70,7 @@ Result<UniqueFd> LentFiles::Open(const tree::FileVersion& version) {
 Status LentFiles::Check(const tree::FileVersion& version, int fd) const {
   int64_t mtime_ns = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = by_version_.find(version);
     if (found == by_version_.end()) return Changed();
     mtime_ns = found->second->mtime_ns;
@@ -85,7 +85,7 @@ Status LentFiles::Check(const tree::FileVersion& version, int fd) const {
 template <typename Goes>
 void LentFiles::DropIf(Goes goes) {
   std::list<Lent> dropped;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto it = files_.begin(); it != files_.end();) {
     const auto next = std::next(it);
     if (goes(*it)) {
@@ -105,7 +105,7 @@ void LentFiles::Age(int64_t now_micros) {
 }
 
 size_t LentFiles::size() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return files_.size();
 }
 

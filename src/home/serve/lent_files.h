@@ -9,10 +9,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
-#include <mutex>
 #include <unordered_map>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 #include "tree/tree.h"
 
@@ -51,7 +51,7 @@ class LentFiles {
   using Place = std::list<Lent>::iterator;
 
   const size_t most_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::list<Lent> files_;  // most recently used first
   std::unordered_map<tree::FileVersion, Place, tree::FileVersionHash> by_version_;
 };

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <optional>
 #include <thread>
@@ -16,6 +15,7 @@
 #include "base/files.h"
 #include "base/io/work_queue.h"
 #include "base/log.h"
+#include "base/thread/mutex.h"
 #include "home/apply/apply.h"
 #include "home/apply/apply_flush.h"
 
@@ -72,7 +72,7 @@ class LiveWrites::View {
   // `finish`: nothing more will come; removes the journal.
   void Stop(bool finish) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       stop_ = true;
       finish_ = finish;
       changed_.notify_all();
@@ -82,17 +82,17 @@ class LiveWrites::View {
   }
 
   uint64_t Join(Send send) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     send_ = std::move(send);
     BeginLocked();
     return ++joined_;
   }
   void Leave(uint64_t joined) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (joined_ == joined) send_ = nullptr;
   }
   void Write(uint64_t begin, v1::WriteBack message) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (begin != begin_) return;
     queued_bytes_ += message.file_data().data().size();
     queue_.push_back(std::move(message));
@@ -104,18 +104,18 @@ class LiveWrites::View {
   }
 
   uint64_t applied() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return applied_;
   }
 
   Mark mark() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return {failed_, told_};
   }
 
   void WhenDurable(uint64_t sequence, std::function<void()> done) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (durable_ < sequence) {
         waiting_.emplace(sequence, std::move(done));
         // After a restart of home only the journal knows it.
@@ -127,7 +127,7 @@ class LiveWrites::View {
     done();
   }
   uint64_t Listen(uint64_t job, uint64_t told, std::function<void(const std::string&)> notice) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     last_job_ = job;
     const uint64_t forgotten = told_ - told_lately_.size();
     for (uint64_t i = std::max(told, forgotten); i < told_; ++i) notice(told_lately_[i - forgotten]);
@@ -135,12 +135,12 @@ class LiveWrites::View {
     return next_listener_;
   }
   void Unlisten(uint64_t id) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     listeners_.erase(id);
   }
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = MutexLock;
   struct Listener {
     uint64_t job;
     std::function<void(const std::string&)> notice;
@@ -154,7 +154,7 @@ class LiveWrites::View {
   };
 
   uint64_t ShownJob() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!listeners_.empty()) return listeners_.rbegin()->second.job;
     // The first writes of a job may arrive before home knows that it runs.
     return std::max(last_job_, expected_->load());
@@ -226,7 +226,7 @@ class LiveWrites::View {
     VRUN_ASSIGN(const uint64_t durable, applier->Sync());
     applier_ = std::move(applier);
     Advance();
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     durable_ = std::max(durable_, durable);
     return {};
   }
@@ -235,14 +235,14 @@ class LiveWrites::View {
   void OpenAndTell() {
     if (const Status opened = Open(); !opened) {
       Tell("cannot make the job's writes durable: " + opened.error().message());
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       open_ = true;
       full_until_ = MonotonicMicros() + kFullMicros;
       return;
     }
     std::vector<std::function<void()>> calls;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       calls = TakeServedLocked();
     }
     for (const auto& call : calls) call();
@@ -258,7 +258,7 @@ class LiveWrites::View {
 
   // Updates the progress, at file boundaries only. Operations that failed for good count as done.
   void Advance() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     applied_ = std::max({applied_, applier_ ? applier_->sequence() : 0, settled_});
   }
 
@@ -311,7 +311,7 @@ class LiveWrites::View {
     refused_ = true;
     if (message.has_put_file() || message.has_file_data()) ignoring_ = true;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       ++failed_;
     }
     if (++failures_ <= kMostTold) Tell(error.message() + ": the job's write to this path is lost");
@@ -320,7 +320,7 @@ class LiveWrites::View {
   void Full(const Error& error) {
     Tell(error.message() + ": the job's writes wait on the node: free space at home");
     if (applier_ && !flushing_) BeginFlush();
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     full_until_ = MonotonicMicros() + kFullMicros;
     BeginLocked();
   }
@@ -330,7 +330,7 @@ class LiveWrites::View {
     v1::LiveAck ack;
     Send send;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       ack.mutable_ack()->set_sequence(durable_);
       ack.mutable_ack()->set_want_whole(want_whole);
       ack.set_taken(told_taken_ = taken_);
@@ -343,7 +343,7 @@ class LiveWrites::View {
   void BeginFlush() {
     // Before the waiters for the flush continue: whoever looks next must see the real state.
     if (std::exchange(refused_, false)) {
-      const std::lock_guard lock(refusals_->mutex);
+      const MutexLock lock(refusals_->mutex);
       if (refusals_->tell) refusals_->tell();
     }
     unsynced_ = 0;
@@ -357,7 +357,7 @@ class LiveWrites::View {
       const int64_t began = MonotonicMicros();
       begun.status = flush_ ? flush_(begun.begun.flush.get()) : begun.begun.flush->Flush();
       begun.micros = MonotonicMicros() - began;
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       flushed_ = std::move(begun);
       changed_.notify_all();
     });
@@ -373,7 +373,7 @@ class LiveWrites::View {
     v1::LiveAck ack;
     Send send;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       for (const v1::Applied& one : flushed.applied) unacknowledged_.push_back(one);
       if (flushed.status) {
         durable_ = std::max({durable_, flushed.begun.sequence, flushed.settled});
@@ -399,7 +399,7 @@ class LiveWrites::View {
   void Tell(const std::string& text) {
     std::map<uint64_t, Listener> listeners;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       listeners = listeners_;
       ++told_;
       told_lately_.push_back(text);
@@ -414,8 +414,8 @@ class LiveWrites::View {
   const std::shared_ptr<Refusals> refusals_;
   const std::shared_ptr<std::atomic<uint64_t>> expected_;
   ApplyOptions apply_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  mutable Mutex mutex_;
+  CondVar changed_;
   // Guarded by mutex_.
   std::deque<v1::WriteBack> queue_;
   uint64_t queued_bytes_ = 0;
@@ -466,13 +466,13 @@ LiveWrites::~LiveWrites() {
 }
 
 std::shared_ptr<LiveWrites::View> LiveWrites::Find(uint64_t view) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = views_.find(view);
   return it == views_.end() ? nullptr : it->second;
 }
 
 std::shared_ptr<LiveWrites::View> LiveWrites::Make(uint64_t view) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto& made = views_[view];
   if (!made) made = std::make_shared<View>(view, options_, refusals_, expected_);
   return made;
@@ -489,14 +489,14 @@ void LiveWrites::Write(uint64_t view, uint64_t begin, v1::WriteBack message) {
 }
 
 void LiveWrites::OnRefused(std::function<void()> refused) {
-  const std::lock_guard lock(refusals_->mutex);
+  const MutexLock lock(refusals_->mutex);
   refusals_->tell = std::move(refused);
 }
 
 void LiveWrites::End(uint64_t view) {
   std::shared_ptr<View> ended;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = views_.find(view);
     if (it == views_.end()) return;
     ended = std::move(it->second);
@@ -506,7 +506,7 @@ void LiveWrites::End(uint64_t view) {
 }
 
 std::map<uint64_t, uint64_t> LiveWrites::Applied() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::map<uint64_t, uint64_t> applied;
   for (const auto& [id, view] : views_) applied[id] = view->applied();
   return applied;
@@ -517,7 +517,7 @@ void LiveWrites::WhenDurable(uint64_t view, uint64_t sequence, std::function<voi
 }
 
 std::map<uint64_t, LiveWrites::Mark> LiveWrites::Marks() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::map<uint64_t, Mark> marks;
   for (const auto& [id, view] : views_) marks[id] = view->mark();
   return marks;

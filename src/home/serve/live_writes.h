@@ -14,11 +14,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "proto/content.pb.h"
 
 namespace vrun::home {
@@ -80,7 +80,7 @@ class LiveWrites {
  private:
   class View;
   struct Refusals {
-    std::mutex mutex;
+    Mutex mutex;
     std::function<void()> tell;  // guarded by mutex, which is held while it runs
   };
   std::shared_ptr<View> Find(uint64_t view) const;
@@ -89,7 +89,7 @@ class LiveWrites {
   const Options options_;
   const std::shared_ptr<std::atomic<uint64_t>> expected_ = std::make_shared<std::atomic<uint64_t>>(0);
   const std::shared_ptr<Refusals> refusals_ = std::make_shared<Refusals>();
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::map<uint64_t, std::shared_ptr<View>> views_;  // guarded by mutex_
 };
 

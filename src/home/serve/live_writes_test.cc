@@ -9,13 +9,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <filesystem>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/files.h"
+#include "base/thread/mutex.h"
 #include "home/apply/apply_flush.h"
 #include "home/root/deny_list.h"
 
@@ -53,11 +53,11 @@ class LiveWritesTest : public testing::Test {
   }
   uint64_t Join() {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       begin_ = 0;
     }
     const uint64_t joined = writes_->Join(kView, [this](const v1::LiveAck& ack) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (ack.begin() != 0) begin_ = ack.begin();
       if (ack.begin() != 0) window_ = ack.window();
       taken_ = ack.begin() != 0 ? 0 : std::max(taken_, ack.taken());
@@ -86,7 +86,7 @@ class LiveWritesTest : public testing::Test {
   }
   template <typename F>
   bool Until(F is) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(20), is);
   }
   bool Acknowledged(uint64_t operation) {
@@ -94,7 +94,7 @@ class LiveWritesTest : public testing::Test {
   }
   // Flushes wait while disk_busy_. With fails_ a flush fails and changes nothing.
   Status Flush(ApplyFlush* flush) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     ++flushes_;
     changed_.notify_all();
     changed_.wait(lock, [this] { return !disk_busy_; });
@@ -103,7 +103,7 @@ class LiveWritesTest : public testing::Test {
     return flush->Flush();
   }
   void SetDiskBusy(bool busy) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     disk_busy_ = busy;
     changed_.notify_all();
   }
@@ -121,8 +121,8 @@ class LiveWritesTest : public testing::Test {
   std::string Read(const std::string& path) { return ReadFile(top_ + "/root" + path).value_or("(none)"); }
 
   std::string top_ = "/var/tmp/vrun-live-writes-XXXXXX";
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  Mutex mutex_;
+  CondVar changed_;
   uint64_t begin_ = 0;
   uint64_t acknowledged_ = 0;
   uint64_t window_ = 0;
@@ -190,7 +190,7 @@ TEST_F(LiveWritesTest, ANewHomeKnowsWhatTheOneBeforeHad) {
   Start();
   bool durable = false;
   writes_->WhenDurable(kView, Sequence(1), [&] {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     durable = true;
     changed_.notify_all();
   });
@@ -204,7 +204,7 @@ TEST_F(LiveWritesTest, ANewHomeKnowsWhatTheOneBeforeHad) {
 TEST_F(LiveWritesTest, WhatCannotBeAppliedIsToldAndTheRestGoesOn) {
   std::string told;
   writes_->Listen(kView, 21, 0, [&](const std::string& text) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     told += text;
     changed_.notify_all();
   });
@@ -239,7 +239,7 @@ TEST_F(LiveWritesTest, ThatTheRootIsNotAsTheViewShowsItIsSaidBeforeWhoWaitsGoesO
 TEST_F(LiveWritesTest, ANoticeNamesAJobThatTheUserKnows) {
   std::string told;
   const auto hear = [&](const std::string& text) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     told += text + "\n";
   };
   writes_->Expect(20);
@@ -315,7 +315,7 @@ TEST_F(LiveWritesTest, WhatWasRefusedIsDoneWithForTheNextHomeToo) {
     Start();
     bool durable = false;
     writes_->WhenDurable(kView, Sequence(first + 1), [&] {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       durable = true;
       changed_.notify_all();
     });
@@ -327,7 +327,7 @@ TEST_F(LiveWritesTest, WhoWaitsHearsWhenAllOfItIsThere) {
   Join();
   bool durable = false;
   writes_->WhenDurable(kView, Sequence(2), [&] {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     durable = true;
     changed_.notify_all();
   });
@@ -351,7 +351,7 @@ TEST_F(LiveWritesTest, OnABusyDiskOnlyAcknowledgementsWait) {
   bool first = false, last = false;
   const auto is_durable = [this](bool* durable) {
     return [this, durable] {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       *durable = true;
       changed_.notify_all();
     };
@@ -359,7 +359,7 @@ TEST_F(LiveWritesTest, OnABusyDiskOnlyAcknowledgementsWait) {
   writes_->WhenDurable(kView, Sequence(1), is_durable(&first));
   writes_->WhenDurable(kView, Sequence(4), is_durable(&last));
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     EXPECT_EQ(acknowledged_, 0u);
     EXPECT_FALSE(first || last);
     EXPECT_EQ(flushes_, 1);  // one at a time
@@ -381,7 +381,7 @@ TEST_F(LiveWritesTest, WhatCameDuringAFlushIsNotAcknowledgedWithIt) {
   ASSERT_TRUE(IsApplied(2));
   std::vector<uint64_t> acknowledged;
   writes_->WhenDurable(kView, Sequence(1), [&] {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     acknowledged.push_back(acknowledged_);
     disk_busy_ = true;
     changed_.notify_all();
@@ -389,7 +389,7 @@ TEST_F(LiveWritesTest, WhatCameDuringAFlushIsNotAcknowledgedWithIt) {
   SetDiskBusy(false);
   ASSERT_TRUE(Flushes(2));
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     EXPECT_EQ(acknowledged, std::vector<uint64_t>{Sequence(1)});
     EXPECT_EQ(acknowledged_, Sequence(1));
   }
@@ -429,7 +429,7 @@ TEST_F(LiveWritesTest, AViewThatEndsWaitsForItsFlush) {
 TEST_F(LiveWritesTest, AFlushThatFailsIsToldAndDoneAgain) {
   std::string told;
   writes_->Listen(kView, 21, 0, [&](const std::string& text) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     told += text;
     changed_.notify_all();
   });

@@ -42,7 +42,7 @@ PeerBoard::PeerBoard(const std::pair<std::string, std::string>& seed_and_secret)
     : key_(Must(SigningKey::FromSeed(seed_and_secret.first))), secret_(seed_and_secret.second) {}
 
 Result<uint64_t> PeerBoard::Join(Member member, Tell tell) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (members_.size() >= kMaxMembers) return Error(Code::kExhausted, "too many nodes read from this home together");
   const uint64_t id = next_id_++;
   const std::string pool = member.pool;
@@ -53,7 +53,7 @@ Result<uint64_t> PeerBoard::Join(Member member, Tell tell) {
 
 void PeerBoard::Leave(uint64_t id) {
   Tell dropped;  // freed without the lock
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = members_.find(id);
   if (it == members_.end()) return;
   const std::string pool = it->second.member.pool;

@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "base/hash/secret.h"
+#include "base/thread/mutex.h"
 #include "proto/content.pb.h"
 #include "store/format/statement.h"
 
@@ -50,7 +50,7 @@ class PeerBoard {
 
   const SigningKey key_;
   const std::string secret_;  // proves membership between peers
-  std::mutex mutex_;
+  Mutex mutex_;
   uint64_t next_id_ = 1;
   std::map<uint64_t, Listed> members_;
 };

@@ -22,7 +22,7 @@ BlockingIo::BlockingIo(EventLoop* loop, int fd, bool regular)
 BlockingIo::~BlockingIo() {
   *alive_ = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
     uint64_t one = 1;
     [[maybe_unused]] ssize_t r = ::write(cancel_.get(), &one, sizeof one);
@@ -33,7 +33,7 @@ BlockingIo::~BlockingIo() {
 
 void BlockingIo::Post(Work work) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     work_.push_back(std::move(work));
     if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
   }
@@ -57,7 +57,7 @@ void BlockingIo::Write(std::string data, std::function<void(size_t, Status)> don
 
 void BlockingIo::Run() {
   ::pthread_setname_np(::pthread_self(), "stdio");
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     wake_.wait(lock, [this] { return stopping_ || !work_.empty(); });
     if (stopping_) return;

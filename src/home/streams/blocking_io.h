@@ -3,16 +3,15 @@
 // reopened. Destruction does not wait for the process at the other end.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
 #include "base/io/event_loop.h"
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 
 namespace vrun::home {
@@ -49,8 +48,8 @@ class BlockingIo {
   const bool regular_;
   UniqueFd cancel_;                                             // eventfd: readable when the thread must exit
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // loop thread
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  Mutex mutex_;
+  CondVar wake_;
   std::deque<Work> work_;  // guarded by mutex_, as all below
   bool stopping_ = false;
   std::thread thread_;

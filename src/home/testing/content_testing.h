@@ -7,14 +7,13 @@
 #include <zstd.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "home/root/deny_list.h"
 #include "home/root/root_files.h"
 #include "home/serve/content_server.h"
@@ -36,19 +35,19 @@ class FakeStream : public rpc::Stream {
   void Send(std::string message) override { Take(message, false); }
   void SendUrgent(std::string message) override { Take(message, true); }
   size_t queued_bytes() const override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return queued_;
   }
   void Finish() override {}
   void Cancel(Error) override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     cancelled_ = true;
     wake_.notify_all();
   }
 
   // All parts of the answer to `id`, once the last one has come.
   std::vector<v1::ContentReply> Answer(uint64_t id) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<v1::ContentReply> parts;
     bool whole = wake_.wait_for(lock, std::chrono::seconds(30), [&] {
       parts.clear();
@@ -62,7 +61,7 @@ class FakeStream : public rpc::Stream {
   }
   // The parts of the answer to `id` so far.
   std::vector<v1::ContentReply> All(uint64_t id) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<v1::ContentReply> parts;
     for (const auto& r : replies_) {
       if (r.id() == id) parts.push_back(r);
@@ -71,31 +70,31 @@ class FakeStream : public rpc::Stream {
   }
   // Whether everything that has come of it is urgent.
   bool urgent(uint64_t id) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return !ordinary_.contains(id);
   }
   void Hold() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     hold_ = true;
   }
   void LetGo() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     hold_ = false;
     queued_ = 0;
   }
   // Waits until at least `n` replies have come and the count has stopped growing: that is what back-pressure allows.
   bool WaitForReplies(size_t n) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     return wake_.wait_for(lock, std::chrono::seconds(30), [&] { return replies_.size() >= n; });
   }
   size_t replies() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return replies_.size();
   }
 
  private:
   void Take(const std::string& message, bool urgent) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     v1::ContentReply reply;
     EXPECT_TRUE(reply.ParseFromString(message));
     if (!urgent) ordinary_.insert(reply.id());
@@ -104,8 +103,8 @@ class FakeStream : public rpc::Stream {
     wake_.notify_all();
   }
 
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;
+  mutable Mutex mutex_;
+  CondVar wake_;
   std::vector<v1::ContentReply> replies_;
   std::set<uint64_t> ordinary_;
   size_t queued_ = 0;

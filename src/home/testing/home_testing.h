@@ -19,13 +19,13 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <stdexcept>
 
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/io/message_socket.h"
 #include "base/io/stream_progress.h"
+#include "base/thread/mutex.h"
 #include "home/testing/test_directory.h"
 #include "proto/content.pb.h"
 #include "proto/control.pb.h"
@@ -45,13 +45,13 @@ class Inbox : public rpc::Stream::Handler {
  public:
   explicit Inbox(std::unique_ptr<rpc::Stream> stream) : stream_(std::move(stream)) {}
   void OnMessage(std::string bytes) override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     messages_.emplace_back();
     EXPECT_TRUE(messages_.back().ParseFromString(bytes));
     wake_.notify_all();
   }
   void OnClosed(Error) override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
     wake_.notify_all();
   }
@@ -63,7 +63,7 @@ class Inbox : public rpc::Stream::Handler {
   void Break() { stream_->Cancel(Error(Code::kUnavailable, "broken by the test")); }
   // The next message that `wanted` accepts; others are dropped.
   Message Next(const std::function<bool(const Message&)>& wanted) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     auto deadline = std::chrono::steady_clock::now() + kPatience;
     for (;;) {
       while (!messages_.empty()) {
@@ -78,14 +78,14 @@ class Inbox : public rpc::Stream::Handler {
     }
   }
   bool WaitClosed() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     return wake_.wait_for(lock, kPatience, [this] { return closed_; });
   }
 
  private:
   std::unique_ptr<rpc::Stream> stream_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  Mutex mutex_;
+  CondVar wake_;
   std::deque<Message> messages_;
   bool closed_ = false;
 };
@@ -98,13 +98,13 @@ template <typename T>
 class Arrivals {
  public:
   rpc::Stream::Handler* Add(std::shared_ptr<T> item) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     all_.push_back(item);
     wake_.notify_all();
     return item.get();
   }
   std::shared_ptr<T> Next() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (!wake_.wait_for(lock, kPatience, [this] { return taken_ < all_.size(); })) {
       // The rest of the test needs the connection.
       throw std::runtime_error("nobody came");
@@ -112,13 +112,13 @@ class Arrivals {
     return all_[taken_++];
   }
   size_t size() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return all_.size();
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  Mutex mutex_;
+  CondVar wake_;
   std::vector<std::shared_ptr<T>> all_;
   size_t taken_ = 0;
 };
@@ -172,7 +172,7 @@ class HomeTest : public testing::Test {
       v1::SubmitRequest request;
       EXPECT_TRUE(request.ParseFromString(bytes));
       if (request.spec().pool() != "local") return Error(Code::kNotFound, "no pool " + request.spec().pool());
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       home_id_ = request.home_id();
       uint64_t& job = jobs_by_request_[request.request_id()];
       if (job == 0) job = ++last_job_;
@@ -185,7 +185,7 @@ class HomeTest : public testing::Test {
     unary("Cancel", [this](const std::string& bytes) -> Result<std::string> {
       v1::CancelRequest request;
       EXPECT_TRUE(request.ParseFromString(bytes));
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       cancelled_[request.job()] = request.signal();
       wake_.notify_all();
       if (states_[request.job()] == v1::PENDING) states_[request.job()] = v1::CANCELLED;
@@ -196,7 +196,7 @@ class HomeTest : public testing::Test {
     unary("Get", [this](const std::string& bytes) -> Result<std::string> {
       v1::GetRequest request;
       EXPECT_TRUE(request.ParseFromString(bytes));
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       auto it = states_.find(request.job());
       if (it == states_.end()) return Error(Code::kNotFound, "no such job");
       v1::GetReply reply;
@@ -211,7 +211,7 @@ class HomeTest : public testing::Test {
     unary("List", [this](const std::string& bytes) -> Result<std::string> {
       v1::ListRequest request;
       EXPECT_TRUE(request.ParseFromString(bytes));
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       v1::ListReply reply;
       for (auto& [job, state] : states_) {
         if (state != v1::RUNNING && !request.home_id().empty()) continue;
@@ -241,12 +241,12 @@ class HomeTest : public testing::Test {
     return p;
   }
   void Ended(uint64_t job, const v1::ExitRecord& record) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     states_[job] = record.exit_code() == 0 ? v1::COMPLETED : v1::FAILED;
     records_[job] = record;
   }
   int CancelSignal(uint64_t job) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     return wake_.wait_for(lock, kPatience, [&] { return cancelled_.contains(job); }) ? cancelled_[job] : -1;
   }
 
@@ -496,8 +496,8 @@ class HomeTest : public testing::Test {
   Arrivals<WatchInbox> watches_;
   pid_t home_ = 0;
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  Mutex mutex_;
+  CondVar wake_;
   bool place_ = true;  // guarded by mutex_, as all below
   uint64_t last_job_ = 100;
   std::string home_id_;

@@ -13,11 +13,11 @@
 
 #include <filesystem>
 #include <map>
-#include <mutex>
 #include <thread>
 
 #include "base/files.h"
 #include "base/io/message_socket.h"
+#include "base/thread/mutex.h"
 #include "proto/content.pb.h"
 #include "proto/fsctl.pb.h"
 #include "rpc/rpc.h"
@@ -36,7 +36,7 @@ class SmallHome final : public rpc::Stream::Handler {
  public:
   tree::TreePtr MakeTree(const std::map<std::string, std::string>& files) {
     std::vector<tree::Entry> entries;
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     for (const auto& [name, content] : files) {
       tree::Entry e;
       e.name = name;
@@ -67,32 +67,32 @@ class SmallHome final : public rpc::Stream::Handler {
     hello.mutable_hello()->set_job(1);
     hello.mutable_hello()->set_attempt(1);
     stream->Send(hello.SerializeAsString());
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     stream_ = std::move(stream);
     for (const auto& message : std::exchange(early_, {})) Answer(message);
   }
   void HangUp() {
     std::unique_ptr<rpc::Stream> stream;
     {
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       stream = std::move(stream_);
     }
     stream.reset();
     channel_.reset();
   }
   int asked(v1::ContentRequest::WhatCase what) {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     return asked_[what];
   }
   // Forgets a file: requests for it report that it has changed.
   void Lose(const std::string& name) {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     std::erase_if(contents_, [&](const auto& item) { return item.first.starts_with(name); });
   }
 
  private:
   void OnMessage(std::string message) override {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (stream_)
       Answer(message);
     else
@@ -144,7 +144,7 @@ class SmallHome final : public rpc::Stream::Handler {
     stream_->Send(reply.SerializeAsString());
   }
 
-  std::mutex mu_;
+  Mutex mu_;
   std::map<Digest, tree::TreePtr> trees_;
   std::map<std::string, std::string> contents_;
   std::map<int, int> asked_;

@@ -77,7 +77,7 @@ std::vector<KeptStore::Entry> KeptStore::AllEntries() const {
 }
 
 std::vector<v1::Kept> KeptStore::Of(const std::string& tenant, uint64_t job) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<v1::Kept> out;
   for (Entry& entry : Entries(tenant)) {
     if (entry.kept.job() == job && !entry.superseded) out.push_back(std::move(entry.kept));
@@ -97,7 +97,7 @@ Status KeptStore::Remove(const Entry& entry, v1::Handover why) {
 }
 
 Status KeptStore::Drop(const std::string& tenant, uint64_t job, uint32_t attempt, v1::Handover why) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const Entry& entry : Entries(tenant)) {
     if (entry.kept.job() != job || entry.kept.attempt() != attempt) continue;
     if (entry.kept.state() == v1::KEPT_THERE) return Remove(entry, why);
@@ -106,7 +106,7 @@ Status KeptStore::Drop(const std::string& tenant, uint64_t job, uint32_t attempt
 }
 
 void KeptStore::Expire() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto check = [](const Status& removed) {
     if (!removed) LogError("cannot remove kept writes: {}", removed.error().message());
   };
@@ -139,7 +139,7 @@ void KeptStore::Expire() {
 
 Result<uint32_t> KeptStore::TakeUpper(const std::string& tenant, uint64_t job, uint32_t attempt,
                                       const std::string& root, const std::string& to) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<Entry> entries = Entries(tenant);
   std::erase_if(entries, [&](const Entry& e) { return e.kept.job() != job || e.kept.attempt() >= attempt; });
   if (entries.empty()) return 0;

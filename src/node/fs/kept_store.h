@@ -10,11 +10,11 @@
 
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "proto/kept.pb.h"
 
 namespace vrun::node {
@@ -57,7 +57,7 @@ class KeptStore {
   const std::string directory_;
   const KeptLimits limits_;
   const std::function<int64_t()> now_;
-  mutable std::mutex mutex_;  // serializes changes
+  mutable Mutex mutex_;  // serializes changes
 };
 
 }  // namespace vrun::node

@@ -49,7 +49,7 @@ void PeerClient::Close() {
   std::shared_ptr<Link> link;
   std::map<uint64_t, Asked> asked;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
     link = std::move(link_);
     asked.swap(asked_);
@@ -77,7 +77,7 @@ void PeerClient::Open(const std::shared_ptr<Link>& link) {
       PeerProof(options_.secret, PeerSide::kAsker, options_.home_id, options_.asker, options_.owner, link->nonce);
   hello.mutable_hello()->set_proof(std::string(proof.view()));
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     link->stream = std::move(stream);
     if (link_ == link) return link->stream->Send(hello.SerializeAsString());
   }
@@ -89,7 +89,7 @@ uint64_t PeerClient::Ask(const v1::PeerRequest& question, Answered answered) {
   std::shared_ptr<Link> opened;
   uint64_t id = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) error = Error(Code::kAborted, "the node is no longer a peer");
     if (!error && !link_) {
       auto link = PrepareLocked();
@@ -114,13 +114,13 @@ uint64_t PeerClient::Ask(const v1::PeerRequest& question, Answered answered) {
 }
 
 bool PeerClient::proved() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return link_ && link_->proved;
 }
 
 void PeerClient::Cancel(uint64_t id) {
   Answered dropped;  // freed without the lock
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = asked_.find(id);
   if (it == asked_.end()) return;
   dropped = std::move(it->second.answered);
@@ -142,7 +142,7 @@ void PeerClient::OnMessage(Link* link, const std::string& message) {
   std::vector<Answered> failed, wait;
   const Error broken(Code::kCorrupt, "a peer that breaks the rules");
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (link_.get() != link) return;
     if (!link->proved) {
       const Digest proof =
@@ -173,7 +173,7 @@ void PeerClient::OnMessage(Link* link, const std::string& message) {
 void PeerClient::OnClosed(Link* link, const Error& reason) {
   std::vector<Answered> failed;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (link_.get() != link) return;
     LogInfo("stream to peer {}: {}", Escape(options_.owner), Escape(reason.message()));
     DropLocked(reason, &failed);

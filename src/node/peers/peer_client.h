@@ -9,10 +9,10 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "proto/peer.pb.h"
 #include "rpc/rpc.h"
 #include "vfs/gate.h"
@@ -52,25 +52,25 @@ class PeerHealth {
 class PeerDoubt {
  public:
   bool Begin() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (under_way_ >= most_) return false;
     ++under_way_;
     return true;
   }
   void Over(bool elsewhere_was_first) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     --under_way_;
     most_ = elsewhere_was_first ? std::min(2 * most_, 1 << 20) : kFirst;
   }
   // The peer sent something.
   void Heard() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     most_ = kFirst;
   }
 
  private:
   static constexpr int kFirst = 2;
-  std::mutex mutex_;
+  Mutex mutex_;
   int under_way_ = 0, most_ = kFirst;
 };
 
@@ -133,7 +133,7 @@ class PeerClient final : public std::enable_shared_from_this<PeerClient> {
   vfs::TimerThread* const timers_;
   std::atomic<int64_t> heard_{0};
   PeerDoubt doubt_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::shared_ptr<Link> link_;
   bool closed_ = false;
   uint64_t next_id_ = 1;

@@ -34,7 +34,7 @@ int64_t PeerPace::Silence() const {
   const int64_t first = std::clamp(8 * first_sign_.load(std::memory_order_relaxed), least_silence_,
                                    std::max(kMostSilence, least_silence_));
   const int64_t now = MonotonicMicros();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return std::max(first, 2 * GapLocked(now));
 }
 
@@ -42,7 +42,7 @@ int64_t PeerPace::GapLocked(int64_t now) const { return gap_ >> std::min((now - 
 
 void PeerPace::Spoke(int64_t micros) {
   const int64_t now = MonotonicMicros();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (micros <= GapLocked(now)) return;
   gap_ = std::min(micros, kMostGap);
   gap_at_ = now;
@@ -53,7 +53,7 @@ int64_t PeerPace::Patience() const { return std::max(kPatience, Silence()); }
 int64_t PeerPace::MostWait(int64_t now) {
   int64_t home = home_.load(std::memory_order_relaxed);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!asked_.empty()) home = std::max(home, now - *asked_.begin());
   }
   return std::clamp(6 * home, least_wait_, std::max(kMostWait, least_wait_));
@@ -61,21 +61,21 @@ int64_t PeerPace::MostWait(int64_t now) {
 
 int64_t PeerPace::AskHome() {
   const int64_t now = MonotonicMicros();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   asked_.insert(now);
   return now;
 }
 
 void PeerPace::HomeAnswered(int64_t asked, bool well) {
   if (well) Smooth(MonotonicMicros() - asked, &home_);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (const auto it = asked_.find(asked); it != asked_.end()) asked_.erase(it);
 }
 
 bool PeerErrand::Claim(size_t turn) {
   size_t silent;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (std::exchange(over_, true)) return false;
     silent = std::exchange(silent_, kNobody);
   }
@@ -86,7 +86,7 @@ bool PeerErrand::Claim(size_t turn) {
 void PeerErrand::Ask() {
   size_t turn;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (over_ || home_asked_) return;
     while (turn_ < owners_.size() && owners_[turn_]->client && work_.lacks && work_.lacks(*owners_[turn_])) ++turn_;
     turn = turn_;
@@ -104,14 +104,14 @@ void PeerErrand::Ask() {
         const vfs::Gate::Pass pass(self->roads_.gate.get());
         if (pass) self->Answered(turn, std::move(reply));
       });
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   // The answer may already have come.
   if (!over_ && turn_ == turn) question_ = question;
 }
 
 void PeerErrand::AskHome() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (over_ || std::exchange(home_asked_, true)) return;
   }
   work_.home([self = shared_from_this()](const Deliver& deliver) {
@@ -119,7 +119,7 @@ void PeerErrand::AskHome() {
     uint64_t question;
     size_t turn;
     {
-      std::lock_guard lock(self->mutex_);
+      MutexLock lock(self->mutex_);
       question = std::exchange(self->question_, 0);
       turn = self->turn_;
     }
@@ -133,7 +133,7 @@ void PeerErrand::Answered(size_t turn, Result<v1::PeerReply> reply) {
   vfs::TimerThread::Id timer = 0;
   const bool waits = reply && reply->has_waiting();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (over_ || turn_ != turn) return;
     const int64_t now = MonotonicMicros();
     const int64_t silent = now - std::exchange(heard_at_, now);
@@ -187,7 +187,7 @@ void PeerErrand::Look(size_t turn) {
   int64_t after;
   uint64_t question = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (over_ || home_asked_ || turn_ != turn) return;
     timer_ = 0;
     const int64_t now = MonotonicMicros(), heard = std::max(heard_at_, owners_[turn]->client->heard());

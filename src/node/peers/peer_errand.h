@@ -12,10 +12,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "node/peers/peer_links.h"
 #include "proto/peer.pb.h"
 #include "vfs/gate.h"
@@ -52,7 +52,7 @@ class PeerPace {
   const int64_t least_silence_, least_wait_;
   std::atomic<int64_t> first_sign_{0}, home_{0};
   int64_t GapLocked(int64_t now) const;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::multiset<int64_t> asked_;  // start times of unanswered questions to home
   int64_t gap_ = 0, gap_at_ = 0;  // the longest silence and when it ended; halved 10 s later
 };
@@ -105,7 +105,7 @@ class PeerErrand : public std::enable_shared_from_this<PeerErrand> {
   const PeerRoads roads_;
   const std::vector<PeerLinks::MemberPtr> owners_;
   const Work work_;
-  std::mutex mutex_;
+  Mutex mutex_;
   size_t turn_ = 0;  // the owner being asked
   bool over_ = false;
   bool home_asked_ = false;

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/hash/secret.h"
+#include "base/thread/mutex.h"
 #include "node/peers/peer_source.h"
 #include "node/peers/rendezvous.h"
 #include "node/source/content_decode.h"
@@ -67,7 +68,7 @@ void PeerFrames::FetchFrames(const vfs::RunId& run, const TablePtr& table, const
                              std::function<void(const vfs::TraceFrame&)> arrived, std::function<void(Status)> done) {
   // All at once: one after the other would cost a round trip each.
   struct Left {
-    std::mutex mutex;
+    Mutex mutex;
     size_t frames;
     Status status;
     std::function<void(Status)> done;
@@ -75,7 +76,7 @@ void PeerFrames::FetchFrames(const vfs::RunId& run, const TablePtr& table, const
       std::function<void(Status)> call;
       Status all;
       {
-        std::lock_guard lock(mutex);
+        MutexLock lock(mutex);
         if (!one) status = one;
         if (--frames > 0) return;
         call = std::move(done);
@@ -227,7 +228,7 @@ void PeerFrames::FromHome(const vfs::RunId& run, const TablePtr& table, uint32_t
 
 void PeerFrames::Gather(const TablePtr& table, uint32_t index, const PeerLinks::MemberPtr& holder, const Got& got) {
   struct Parts {
-    std::mutex mutex;
+    Mutex mutex;
     std::vector<vfs::FetchedRange> ranges;  // as in the frame
     size_t missing;
     std::optional<Error> error;
@@ -240,7 +241,7 @@ void PeerFrames::Gather(const TablePtr& table, uint32_t index, const PeerLinks::
     source_->FetchUnits(PlaceOf(*table, ranges[i]), ranges[i].first, ranges[i].count, vfs::Urgency::kAhead, holder,
                         [parts, i, index, got](Result<vfs::FetchedRange> range) {
                           {
-                            std::lock_guard lock(parts->mutex);
+                            MutexLock lock(parts->mutex);
                             if (range)
                               parts->ranges[i] = *std::move(range);
                             else
@@ -281,19 +282,19 @@ PeerFrames::Notes& PeerFrames::NotesLocked(const Digest& table) {
 }
 
 bool PeerFrames::Lacks(const Digest& table, const PeerLinks::Member& member) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return NotesLocked(table).lack.contains(member.seed);
 }
 
 void PeerFrames::NoteLacks(const Digest& table, const PeerLinks::Member& member) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   NotesLocked(table).lack.insert(member.seed);
 }
 
 std::vector<PeerLinks::MemberPtr> PeerFrames::Holders(const Digest& table, uint64_t group_key) {
   std::string known;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Notes& notes = NotesLocked(table);
     if (notes.misses >= kMostMisses) return {};
     known = notes.holder;
@@ -309,7 +310,7 @@ std::vector<PeerLinks::MemberPtr> PeerFrames::Holders(const Digest& table, uint6
 }
 
 void PeerFrames::NoteHolder(const Digest& table, const PeerLinks::Member* holder) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Notes& notes = NotesLocked(table);
   notes.misses = holder ? 0 : notes.misses + 1;
   if (holder) notes.holder = holder->name;

@@ -13,12 +13,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "node/peers/peer_links.h"
 #include "node/source/frame_exchange.h"
 #include "vfs/content/source.h"
@@ -69,7 +69,7 @@ class PeerFrames {
 
   PeerSource* const source_;
   FrameExchange exchange_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::unordered_map<Digest, Notes, DigestHash> notes_;  // by table
 };
 

@@ -24,7 +24,7 @@ PeerLinks::~PeerLinks() { Close(); }
 void PeerLinks::Close() {
   std::vector<MemberPtr> members;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
     members.swap(members_);
   }
@@ -37,7 +37,7 @@ bool PeerLinks::Update(const v1::Peers& peers) {
   std::vector<MemberPtr> gone;
   bool other_key;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) return false;
     other_key = peers.public_key() != public_key_;
     const bool other_secret = peers.secret() != secret_;
@@ -85,7 +85,7 @@ bool PeerLinks::Update(const v1::Peers& peers) {
 }
 
 size_t PeerLinks::mates() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return members_.empty() ? 0 : members_.size() - 1;
 }
 
@@ -111,7 +111,7 @@ bool PeerLinks::WellLocked(const Member& member) const {
 
 std::vector<PeerLinks::MemberPtr> PeerLinks::Owners(uint64_t key, size_t count) const {
   const int64_t now = MonotonicMicros();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (members_.size() < 2) return {};
   return RankLocked(key, count, [this, now](const Member& member) {
     const auto health = health_.find(member.seed);
@@ -121,7 +121,7 @@ std::vector<PeerLinks::MemberPtr> PeerLinks::Owners(uint64_t key, size_t count) 
 
 std::vector<PeerLinks::MemberPtr> PeerLinks::OwnersBefore(uint64_t key, size_t count) const {
   const int64_t now = MonotonicMicros();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (now - joined_ > kNewMicros) return {};
   auto owners = RankLocked(key, count, [this](const Member& member) { return member.id < self_; });
   std::erase_if(owners, [this](const MemberPtr& member) { return !WellLocked(*member); });
@@ -129,7 +129,7 @@ std::vector<PeerLinks::MemberPtr> PeerLinks::OwnersBefore(uint64_t key, size_t c
 }
 
 std::vector<PeerLinks::MemberPtr> PeerLinks::Named(const std::vector<std::string>& names, uint64_t key) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return RankLocked(key, names.size(), [&](const Member& member) {
     return member.client && std::find(names.begin(), names.end(), member.name) != names.end() && WellLocked(member);
   });
@@ -138,7 +138,7 @@ std::vector<PeerLinks::MemberPtr> PeerLinks::Named(const std::vector<std::string
 bool PeerLinks::Proved(const std::string& asker, const v1::PeerHello& hello) const {
   std::string secret;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const bool listed = std::any_of(members_.begin(), members_.end(),
                                     [&](const MemberPtr& m) { return m->id != self_ && m->name == asker; });
     if (!listed || secret_.empty()) return false;
@@ -149,43 +149,43 @@ bool PeerLinks::Proved(const std::string& asker, const v1::PeerHello& hello) con
 }
 
 std::string PeerLinks::Proof(const std::string& asker, const std::string& nonce) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return std::string(PeerProof(secret_, PeerSide::kOwner, home_id_, asker, name_, nonce).view());
 }
 
 std::string PeerLinks::public_key() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return public_key_;
 }
 
 bool PeerLinks::Well(const Member& member) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return WellLocked(member);
 }
 
 void PeerLinks::Answered(const Member& member) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (const auto health = health_.find(member.seed); health != health_.end()) health->second.Answered();
 }
 
 void PeerLinks::Late(const Member& member) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   HealthLocked(member).Late(MonotonicMicros());
 }
 
 void PeerLinks::Stalled(const Member& member) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   HealthLocked(member).Stalled(MonotonicMicros());
 }
 
 void PeerLinks::Broke(const Member& member) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   HealthLocked(member).Broke(MonotonicMicros());
 }
 
 void PeerLinks::Lied(const Member& member) {
   LogWarning("peer {} sent what home did not sign: it is left alone for a while", Escape(member.name));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   HealthLocked(member).Lied(MonotonicMicros());
 }
 

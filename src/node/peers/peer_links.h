@@ -6,10 +6,10 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "node/peers/peer_client.h"
 #include "rpc/credentials.h"
 #include "vfs/timer_thread.h"
@@ -77,7 +77,7 @@ class PeerLinks {
   const std::string home_id_, name_;
   const rpc::Credentials credentials_;
   vfs::TimerThread* const timers_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::string secret_, public_key_;
   std::vector<MemberPtr> members_;  // sorted by id
   uint64_t self_ = 0;

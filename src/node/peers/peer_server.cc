@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
+#include "base/thread/mutex.h"
 #include "node/peers/rendezvous.h"
 #include "proto/peer.pb.h"
 #include "vfs/content/backend.h"
@@ -37,7 +38,7 @@ class PeerServer::Session final : public rpc::Stream::Handler, public std::enabl
   void OnMessage(std::string message) override {
     v1::PeerRequest request;
     const bool parses = request.ParseFromString(message);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (dead_) return;
     if (!parses) return CancelLocked(Error(Code::kCorrupt, "a peer's request that does not parse"));
     if (!proved_) {
@@ -65,25 +66,25 @@ class PeerServer::Session final : public rpc::Stream::Handler, public std::enabl
   }
 
   void OnWritable() override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ScheduleLocked();
   }
 
   void OnClosed(Error) override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     dead_ = true;
   }
 
   const std::string& asker() const { return asker_; }
 
   void Recheck() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!dead_ && !proved_ && hello_) ProveLocked();
   }
 
   // Whether it has ended, or must be ended now.
   bool Over(int64_t now) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!dead_ && !proved_ && now - began_ > kProofMicros) {
       CancelLocked(Error(Code::kDenied, "only nodes that home serves may read content here"));
     }
@@ -94,7 +95,7 @@ class PeerServer::Session final : public rpc::Stream::Handler, public std::enabl
   void Step() {
     v1::PeerRequest request;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       --scheduled_;
       auto& queue = demand_.empty() ? ahead_ : demand_;
       // A slow reader must not cost memory; OnWritable continues.
@@ -107,12 +108,12 @@ class PeerServer::Session final : public rpc::Stream::Handler, public std::enabl
       server_->AnswerFrame(shared_from_this(), request.id(), request.get_frame());
     else
       server_->Answer(shared_from_this(), request.id(), request.get_units());
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ScheduleLocked();
   }
 
   void Reply(v1::PeerReply reply, uint64_t bytes = 0) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (dead_) return;
     if (cancelled_.contains(reply.id())) {
       if (reply.has_waiting()) return;
@@ -126,7 +127,7 @@ class PeerServer::Session final : public rpc::Stream::Handler, public std::enabl
   }
 
   void Beat() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (dead_ || !proved_) return;
     // Also while answers are being sent: a frame for each of many clients takes longer than anybody waits for a silent
     // node.
@@ -147,7 +148,7 @@ class PeerServer::Session final : public rpc::Stream::Handler, public std::enabl
   void End() {
     std::unique_ptr<rpc::Stream> stream;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       dead_ = true;
       stream = std::move(stream_);
     }
@@ -186,7 +187,7 @@ class PeerServer::Session final : public rpc::Stream::Handler, public std::enabl
   PeerServer* const server_;
   const std::string asker_;
   const int64_t began_ = MonotonicMicros();
-  std::mutex mutex_;
+  Mutex mutex_;
   std::unique_ptr<rpc::Stream> stream_;
   std::optional<v1::PeerHello> hello_;
   bool proved_ = false;
@@ -205,7 +206,7 @@ PeerServer::~PeerServer() {
   gate_->Close();
   std::vector<SessionPtr> sessions;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     sessions.swap(sessions_);
   }
   for (const SessionPtr& session : sessions) session->End();
@@ -214,7 +215,7 @@ PeerServer::~PeerServer() {
 
 Result<rpc::Stream::Handler*> PeerServer::Accept(const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) {
   if (peer.role != "node") return Error(Code::kDenied, "content is passed on to nodes only");
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (sessions_.size() >= kMaxSessions) return Error(Code::kExhausted, "too many peers at a time");
   sessions_.push_back(std::make_shared<Session>(this, peer.name, std::move(stream)));
   return sessions_.back().get();
@@ -223,7 +224,7 @@ Result<rpc::Stream::Handler*> PeerServer::Accept(const rpc::Peer& peer, std::uni
 void PeerServer::Updated() {
   std::vector<SessionPtr> sessions;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     sessions = sessions_;
   }
   for (const SessionPtr& session : sessions) session->Recheck();
@@ -232,14 +233,14 @@ void PeerServer::Updated() {
 void PeerServer::Tick(int64_t now) {
   std::vector<SessionPtr> over, sessions;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     sessions = sessions_;
   }
   for (const SessionPtr& session : sessions) {
     if (session->Over(now)) over.push_back(session);
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::erase_if(sessions_, [&](const SessionPtr& s) { return std::find(over.begin(), over.end(), s) != over.end(); });
   }
   for (const SessionPtr& session : over) session->End();  // no callback after this
@@ -255,7 +256,7 @@ void PeerServer::BeatLater() {
 void PeerServer::Beat() {
   std::vector<SessionPtr> sessions;
   if (source_->home()->connected()) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     sessions = sessions_;
   }
   for (const SessionPtr& session : sessions) session->Beat();

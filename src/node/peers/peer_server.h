@@ -10,11 +10,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/io/work_queue.h"
+#include "base/thread/mutex.h"
 #include "node/peers/peer_source.h"
 #include "node/source/frame_exchange.h"
 #include "rpc/rpc.h"
@@ -66,7 +66,7 @@ class PeerServer {
   PeerSource* const source_;
   vfs::Backend* const backend_;
   const std::shared_ptr<vfs::Gate> gate_ = std::make_shared<vfs::Gate>();
-  std::mutex mutex_;
+  Mutex mutex_;
   std::vector<SessionPtr> sessions_;
   WorkQueue workers_;
 };

@@ -9,6 +9,7 @@
 #include "base/escape.h"
 #include "base/hash/secret.h"
 #include "base/log.h"
+#include "base/thread/mutex.h"
 #include "node/peers/rendezvous.h"
 #include "proto/content.pb.h"
 #include "store/format/statement.h"
@@ -37,7 +38,7 @@ v1::PeerRequest UnitsQuestion(const UnitPlace& place, uint64_t first, uint64_t c
 
 // One FetchRange, assembled from its pieces.
 struct PeerSource::Gather {
-  std::mutex mutex;
+  Mutex mutex;
   uint64_t first = 0;
   vfs::FetchedRange range;
   size_t missing = 0;  // units
@@ -47,7 +48,7 @@ struct PeerSource::Gather {
     std::function<void(Result<vfs::FetchedRange>)> call;
     std::optional<Error> error;
     {
-      std::lock_guard lock(mutex);
+      MutexLock lock(mutex);
       if (!done) return;
       if (units) {
         for (size_t i = 0; i < units->size(); ++i) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/thread/mutex.h"
 #include "node/peers/rendezvous.h"
 #include "node/testing/peer_testing.h"
 
@@ -195,11 +196,11 @@ TEST_F(PeerTest, APeerThatSaysForEverThatItWaitsIsNotWaitedForForEver) {
   ASSERT_TRUE(nodes_[0]->WaitMates(0));
   for (const bool to_all : {false, true}) {
     const std::string name = to_all ? "beats" : "answers";
-    std::mutex mutex;
+    Mutex mutex;
     std::vector<std::function<void(const v1::PeerReply&)>> asked;
     OddPeer peer(&home_, authority_, name,
                  [&](const v1::PeerRequest&, const std::function<void(const v1::PeerReply&)>& say) {
-                   std::lock_guard lock(mutex);
+                   MutexLock lock(mutex);
                    asked.push_back(say);
                  });
     std::atomic<bool> stop{false};
@@ -210,7 +211,7 @@ TEST_F(PeerTest, APeerThatSaysForEverThatItWaitsIsNotWaitedForForEver) {
         if (to_all) {
           peer.Beat();
         } else {
-          std::lock_guard lock(mutex);
+          MutexLock lock(mutex);
           for (const auto& say : asked) say(reply);
         }
         ::usleep(50'000);

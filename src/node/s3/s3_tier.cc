@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
+#include "base/thread/mutex.h"
 #include "proto/cache.pb.h"
 
 namespace vrun::node {
@@ -34,7 +35,7 @@ Result<T> Await(const std::function<void(Answer<T>)>& start) {
 
 struct S3Tier::Part {
   struct Whole {
-    std::mutex mutex;
+    Mutex mutex;
     size_t left = 0;
     Units units;
     std::optional<Error> error;
@@ -58,13 +59,13 @@ S3Tier::S3Tier(S3Urls* urls) : urls_(urls) {
 S3Tier::~S3Tier() {
   std::shared_ptr<s3::Client> client;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ending_ = true;
     client = std::move(client_);
   }
   client.reset();  // requests in progress fail; their callbacks are posted before this returns
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_all();
@@ -78,7 +79,7 @@ void S3Tier::Fetch(const NamedContent& content, uint64_t first, uint64_t count, 
   if (count == 0 || content.size == 0) return done(Error(Code::kNotFound, "S3: nothing to fetch"));
   bool ask;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ask = gate_.Ask();
   }
   if (!ask || breaker_.open(MonotonicMicros()))
@@ -108,12 +109,12 @@ void S3Tier::Fetch(const NamedContent& content, uint64_t first, uint64_t count, 
 
 bool S3Tier::resting() {
   if (breaker_.open(MonotonicMicros())) return true;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return !gate_.Ask();
 }
 
 int64_t S3Tier::patience() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return patience_.micros();
 }
 
@@ -134,7 +135,7 @@ void S3Tier::Begin(const PartPtr& part) {
 
 void S3Tier::GetTable(const PartPtr& part) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto [it, first] = asked_.try_emplace(part->name);
     if (!first) return it->second.push_back(part);
   }
@@ -159,7 +160,7 @@ void S3Tier::GetTable(const PartPtr& part) {
 void S3Tier::TableIsOver(const std::string& name, const std::optional<Error>& failure) {
   std::vector<PartPtr> waiting;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     waiting = std::move(asked_.extract(name).mapped());
   }
   // The table is known by now, or known to be absent.
@@ -185,7 +186,7 @@ void S3Tier::GetUnits(const PartPtr& part, const TablePtr& table) {
 
 void S3Tier::ReadAnew(const PartPtr& part, const TablePtr& table) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = known_.find(part->name);
     if (it != known_.end() && it->second.table == table) {
       ages_.erase(it->second.age);
@@ -231,19 +232,19 @@ void S3Tier::OpenUnits(const PartPtr& part, const TablePtr& table, const std::st
 void S3Tier::Over(const PartPtr& part, Status status) {
   Part::Whole& whole = *part->whole;
   {
-    std::lock_guard lock(whole.mutex);
+    MutexLock lock(whole.mutex);
     if (!status && !whole.error) whole.error = std::move(status).error();
     if (--whole.left > 0) return;
   }
   if (whole.error) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (whole.error->code() == Code::kNotFound) {
       misses_ += whole.units.size();
       gate_.Miss();
     }
   } else {
     if (!*whole.given_up) hits_ += whole.units.size();
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     gate_.Hit();
     patience_.Took(MonotonicMicros() - whole.since);
   }
@@ -272,7 +273,7 @@ S3Tier::TablePtr S3Tier::Remembered(const NamedContent& content, uint64_t extent
 }
 
 bool S3Tier::Damaged(const NamedContent& content, uint64_t extent) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return damaged_.contains(content.NameOf(extent));
 }
 
@@ -371,12 +372,12 @@ void S3Tier::Failed(bool given_up, const std::string& problem) {
 }
 
 void S3Tier::Problem(const std::string& problem) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (std::exchange(problem_, problem) != problem) LogWarning("{}: home is asked instead", Escape(problem));
 }
 
 std::shared_ptr<s3::Client> S3Tier::ClientFor(const S3Urls::Terms& terms) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (ending_) return nullptr;
   if (!client_) {
     // A slower transfer would be slower than home.
@@ -391,7 +392,7 @@ void S3Tier::Corrupt(const std::string& name, const Error& error) {
   const uint64_t count = ++corrupt_;
   if ((count & (count - 1)) == 0) LogWarning("{} ({} so far): home is asked instead", Escape(error.message()), count);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (damaged_.size() >= kMaxKnown) damaged_.clear();
     damaged_.insert(name);
   }
@@ -399,13 +400,13 @@ void S3Tier::Corrupt(const std::string& name, const Error& error) {
 }
 
 bool S3Tier::Old(const std::string& name) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = known_.find(name);
   return it != known_.end() && MonotonicMicros() > it->second.until;
 }
 
 std::optional<S3Tier::TablePtr> S3Tier::Recall(const std::string& name) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (damaged_.contains(name)) return TablePtr();
   const auto it = known_.find(name);
   if (it == known_.end() || (!it->second.table && MonotonicMicros() > it->second.until)) return std::nullopt;
@@ -413,7 +414,7 @@ std::optional<S3Tier::TablePtr> S3Tier::Recall(const std::string& name) const {
 }
 
 void S3Tier::Remember(const std::string& name, TablePtr table, bool written) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (written) damaged_.erase(name);
   if (const auto it = known_.find(name); it != known_.end()) {
     ages_.erase(it->second.age);
@@ -430,7 +431,7 @@ void S3Tier::Remember(const std::string& name, TablePtr table, bool written) {
 
 void S3Tier::Post(std::function<void()> work) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     work_.push_back(std::move(work));
   }
   wake_.notify_one();
@@ -440,7 +441,7 @@ void S3Tier::Work() {
   for (;;) {
     std::function<void()> work;
     {
-      std::unique_lock lock(mutex_);
+      MutexLock lock(mutex_);
       wake_.wait(lock, [this] { return stopping_ || !work_.empty(); });
       if (work_.empty()) return;
       work = std::move(work_.front());
@@ -451,7 +452,7 @@ void S3Tier::Work() {
 }
 
 void S3Tier::Describe(v1::S3Stat* stat) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const s3::ClientStats client = client_ ? client_->stats() : s3::ClientStats();
   stat->set_hit_units(hits_);
   stat->set_miss_units(misses_);

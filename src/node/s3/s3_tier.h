@@ -16,13 +16,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -31,6 +29,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "node/s3/s3_extents.h"
 #include "node/s3/s3_urls.h"
 #include "s3/breaker.h"
@@ -155,7 +154,7 @@ class S3Tier {
 
   S3Urls* const urls_;
   s3::Breaker breaker_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::shared_ptr<s3::Client> client_;  // guarded by mutex_, as everything below
   std::string client_ca_;
   std::unordered_map<std::string, Known> known_;
@@ -166,7 +165,7 @@ class S3Tier {
   Patience patience_;
   std::string problem_;
   std::deque<std::function<void()>> work_;
-  std::condition_variable wake_;
+  CondVar wake_;
   bool ending_ = false;    // no more requests are sent
   bool stopping_ = false;  // the workers exit
   std::vector<std::thread> threads_;

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/thread/mutex.h"
 #include "node/s3/s3_urls.h"
 #include "node/s3/s3_writer.h"
 #include "node/source/tiered_source.h"
@@ -425,12 +426,12 @@ TEST_F(S3TierTest, FramesOfATraceComeInOrderFromBoth) {
   Node node(&home_, server_->bucket());
   std::promise<Status> over;
   std::vector<uint32_t> order;
-  std::mutex mutex;
+  Mutex mutex;
   std::string data;
   node.source->FetchFrames(
       {}, table, all,
       [&](const vfs::TraceFrame& frame) {
-        std::lock_guard lock(mutex);
+        MutexLock lock(mutex);
         order.push_back(frame.index);
         data += frame.data;
       },

@@ -13,7 +13,7 @@ void S3Urls::Get(const std::string& name, bool put, int64_t now, Done done) {
   std::optional<v1::PresignRequest> request;
   bool refused = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = put ? kept_.end() : kept_.find(name);
     if (it != kept_.end() && it->second.until > now) {
       url = it->second.url;
@@ -58,7 +58,7 @@ void S3Urls::Answered(const v1::PresignReply& reply, int64_t now) {
   Calls calls;
   std::optional<v1::PresignRequest> next;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const int put = reply.id() != 0 && reply.id() == request_[1] ? 1 : 0;
     if (reply.id() == 0 || reply.id() != request_[put]) return;  // too late
     request_[put] = 0;
@@ -92,7 +92,7 @@ void S3Urls::Tick(int64_t now) {
   Calls calls;
   std::vector<v1::PresignRequest> requests;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (int put = 0; put < 2; ++put) {
       const auto late = [&](const Wanted& w) { return now - w.since > kPatienceMicros; };
       // A lost request (the controller restarted) must not block those behind it.
@@ -117,7 +117,7 @@ void S3Urls::Tick(int64_t now) {
 void S3Urls::Close() {
   std::vector<Wanted> all;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
     for (int put = 0; put < 2; ++put) {
       for (Wanted& w : waiting_[put]) all.push_back(std::move(w));
@@ -131,7 +131,7 @@ void S3Urls::Close() {
 }
 
 std::optional<S3Urls::Terms> S3Urls::terms() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return terms_;
 }
 

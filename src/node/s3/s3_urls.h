@@ -6,13 +6,13 @@
 #include <deque>
 #include <functional>
 #include <list>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "proto/s3.pb.h"
 
 namespace vrun::node {
@@ -62,7 +62,7 @@ class S3Urls {
   std::optional<v1::PresignRequest> NextLocked(bool put);
 
   const std::function<void(const v1::PresignRequest&)> ask_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::deque<Wanted> waiting_[2];     // [0] to read, [1] to write
   std::vector<Wanted> under_way_[2];  // names in the request that was sent
   uint64_t request_[2] = {};          // its id; 0: none

@@ -27,7 +27,7 @@ S3Writer::S3Writer(store::Store* store, S3Tier* tier, S3WriterOptions options)
 
 S3Writer::~S3Writer() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_all();
@@ -52,7 +52,7 @@ void S3Writer::Stored(const tree::FileVersion& version, const std::optional<stor
   const int64_t now = MonotonicMicros();
   bool added = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (uint64_t extent = first / per; extent <= (first + count - 1) / per; ++extent) {
       if (id && id->algorithm != store::IdAlgorithm::kProvisional) {
         AddLocked(content, extent, now);
@@ -75,7 +75,7 @@ void S3Writer::Stored(const tree::FileVersion& version, const std::optional<stor
 void S3Writer::Named(const tree::FileVersion& version, const store::ObjectId& id) {
   if (id.algorithm == store::IdAlgorithm::kProvisional) return;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = unnamed_.find(version);
     if (it == unnamed_.end()) return;
     const int64_t now = MonotonicMicros();
@@ -102,7 +102,7 @@ void S3Writer::AddLocked(const NamedContent& content, uint64_t extent, int64_t n
 
 void S3Writer::Hurry() {
   WhenStored([this] {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const int64_t now = MonotonicMicros();
     due_.clear();
     for (auto& [name, w] : waiting_) {
@@ -114,14 +114,14 @@ void S3Writer::Hurry() {
 }
 
 size_t S3Writer::waiting() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return waiting_.size();
 }
 
 void S3Writer::Run() {
   // Lower priority than all other work; but not SCHED_IDLE, which could hold the store's locks forever.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 10);
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
     const int64_t now = MonotonicMicros();
     if (due_.empty() || due_.begin()->first > now) {
@@ -225,7 +225,7 @@ Status S3Writer::Write(const NamedContent& content, uint64_t extent) {
 }
 
 int64_t S3Writer::Spend(uint64_t bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const int64_t begin = std::max(MonotonicMicros(), free_from_);
   free_from_ = begin + static_cast<int64_t>(bytes * 1'000'000 / options_.bytes_a_second);
   return begin;
@@ -233,7 +233,7 @@ int64_t S3Writer::Spend(uint64_t bytes) {
 
 void S3Writer::Pace(uint64_t bytes) {
   const int64_t begin = Spend(bytes);
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_ && MonotonicMicros() < begin) {
     wake_.wait_for(lock, std::chrono::microseconds(begin - MonotonicMicros()));
   }

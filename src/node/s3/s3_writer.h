@@ -5,18 +5,17 @@
 // Memory: a bounded number of extent names, and the extents being written.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "node/s3/s3_extents.h"
 #include "node/s3/s3_tier.h"
 #include "store/store.h"
@@ -71,8 +70,8 @@ class S3Writer {
   store::Store* const store_;
   S3Tier* const tier_;
   const S3WriterOptions options_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  Mutex mutex_;
+  CondVar wake_;
   std::map<std::string, Waiting> waiting_;            // by name
   std::multimap<int64_t, std::string> due_;           // names in waiting_ that no worker has taken
   std::unordered_map<std::string, int64_t> written_;  // time of the last write; bounded

@@ -75,7 +75,7 @@ ContentSource::~ContentSource() {
   std::vector<SessionPtr> sessions;
   Calls calls;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     closing_ = true;
     active_ = nullptr;
     sessions.swap(sessions_);
@@ -88,19 +88,19 @@ ContentSource::~ContentSource() {
 }
 
 bool ContentSource::connected() const {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   return active_ != nullptr;
 }
 
 ContentSourceStats ContentSource::stats() const {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   return stats_;
 }
 
 // --- streams ---
 
 Result<rpc::Stream::Handler*> ContentSource::Accept(std::unique_ptr<rpc::Stream> stream) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   if (closing_) return Error(Code::kUnavailable, "the file system server ends");
   if (sessions_.size() >= kMaxSessions) return Error(Code::kExhausted, "too many content streams at a time");
   sessions_.push_back(std::make_shared<Session>(this, std::move(stream)));
@@ -119,7 +119,7 @@ bool ContentSource::AllowedLocked(const v1::Hello& hello) const {
 void ContentSource::AllowToken(const std::string& home_id, const std::string& token, uint64_t job, uint32_t attempt) {
   Calls calls;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     tokens_.push_back({home_id, token, job, attempt});
     if (tokens_.size() > kMaxTokens) tokens_.pop_front();
     for (const SessionPtr& session : sessions_) {
@@ -160,7 +160,7 @@ void ContentSource::DropActiveLocked(int64_t now) {
 }
 
 void ContentSource::OnClosed(Session* session, const Error& reason) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   session->dead = true;
   if (active_ != session) return;
   LogInfo("content stream of home closed: {}", Escape(reason.message()));
@@ -171,7 +171,7 @@ void ContentSource::Tick(int64_t now) {
   Calls calls;
   std::vector<SessionPtr> gone;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     for (auto& session : sessions_) {
       const bool silent = session.get() != active_ && !session->dead && now > session->hello_deadline;
       if (silent) {
@@ -194,7 +194,7 @@ void ContentSource::Tick(int64_t now) {
 // --- requests ---
 
 uint64_t ContentSource::Add(RequestPtr request) {
-  std::unique_lock lock(mu_);
+  MutexLock lock(mu_);
   if (closing_) {
     lock.unlock();
     request->fail(Away());
@@ -272,7 +272,7 @@ void ContentSource::FailLocked(uint64_t id, Error error, Calls* calls) {
 void ContentSource::Broken(Session* session, const RequestPtr& request, const Error& error) {
   Calls calls;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (!session->dead) BrokenLocked(session, request, error, &calls);
   }
   for (auto& call : calls) call();
@@ -298,7 +298,7 @@ void ContentSource::OnMessage(Session* session, const std::string& bytes) {
   const char* lie = nullptr;
   bool trusted = false;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (session->dead || closing_) return;
     trusted = active_ == session;
     stats_.wire_bytes += bytes.size();
@@ -311,7 +311,7 @@ void ContentSource::OnMessage(Session* session, const std::string& bytes) {
     if (!*whole) return;
   }
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (session->dead || closing_) return;
     if (reply.has_hello()) {
       if (session->said_hello)
@@ -348,7 +348,7 @@ void ContentSource::OnAnswer(Session* session, const RequestPtr& request, const 
     if (error.code() == Code::kCorrupt) error = Error(Code::kInternal, error.message());
     Calls calls;
     {
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       FailLocked(id, std::move(error), &calls);
     }
     for (auto& call : calls) call();
@@ -367,7 +367,7 @@ void ContentSource::OnAnswer(Session* session, const RequestPtr& request, const 
   session->answers.erase(id);
   bool ours;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     ours = RemoveLocked(id) != nullptr;
   }
   // Valid content is used even if another stream has taken over meanwhile.

@@ -15,11 +15,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "node/source/link_meter.h"
 #include "node/source/unit_exchange.h"
 #include "rpc/rpc.h"
@@ -180,7 +180,7 @@ class ContentSource final : public vfs::Source {
   const ContentSourceOptions options_;
   const std::function<void()> on_connected_;
 
-  mutable std::mutex mu_;
+  mutable Mutex mu_;
   std::vector<SessionPtr> sessions_;  // all live sessions, and dead ones until Tick
   Session* active_ = nullptr;
   uint64_t next_id_ = 1;

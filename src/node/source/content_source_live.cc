@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/thread/mutex.h"
 #include "node/source/content_decode.h"
 #include "node/source/content_request.h"
 #include "node/source/content_source.h"
@@ -92,12 +93,12 @@ void ContentSource::SendHeard(bool shown, bool look) {
   v1::ContentRequest request;
   request.mutable_heard()->set_shown(shown);
   request.mutable_heard()->set_look(look);
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   (void)SendDirectLocked(request.SerializeAsString(), SIZE_MAX);
 }
 
 void ContentSource::Unwatch(uint64_t id) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   const RequestPtr request = RemoveLocked(id);
   if (!request || !request->sent || active_ == nullptr) return;
   SendCancelLocked(id);
@@ -127,7 +128,7 @@ uint64_t ContentSource::BeginWrites(uint64_t view, Writes writes) {
 }
 
 ContentSource::Sent ContentSource::SendWrite(uint64_t id, const std::string& write) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   const auto it = requests_.find(id);
   if (it == requests_.end() || !it->second->sent) return Sent::kAway;
   return SendDirectLocked(write, kMostQueuedWrites);
@@ -136,7 +137,7 @@ ContentSource::Sent ContentSource::SendWrite(uint64_t id, const std::string& wri
 void ContentSource::EndWrites(uint64_t view) {
   v1::ContentRequest request;
   request.mutable_end_writes()->set_view(view);
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   (void)SendDirectLocked(request.SerializeAsString(), SIZE_MAX);
 }
 

@@ -22,7 +22,7 @@ void FrameExchange::Add(const vfs::RunId& run, const TablePtr& table) {
   std::vector<std::pair<Digest, Place>> places;
   for (uint32_t i = 0; i < table->frames.size(); ++i) places.emplace_back(FrameNameOf(*table, i), Place{run, table, i});
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [name, place] : places) {
       // The latest run: home still knows it best.
       places_.insert_or_assign(name, place);
@@ -56,7 +56,7 @@ void FrameExchange::Get(const Digest& name, Done done, const std::string& asker)
   Frame kept;
   Place place;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto known = places_.find(name);
     if (!asker.empty() && known != places_.end()) shared_.insert(known->second.table->id);
     if (const auto recent = recent_.find(name); recent != recent_.end()) {
@@ -77,14 +77,14 @@ void FrameExchange::Get(const Digest& name, Done done, const std::string& asker)
 }
 
 std::optional<FrameExchange::Place> FrameExchange::Resting(const Digest& name) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto known = places_.find(name);
   if (known == places_.end() || recent_.contains(name) || wanted_.contains(name)) return std::nullopt;
   return known->second;
 }
 
 uint64_t FrameExchange::Expect() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   expected_.insert(next_expected_);
   return next_expected_++;
 }
@@ -92,7 +92,7 @@ uint64_t FrameExchange::Expect() {
 void FrameExchange::CameOrNot(uint64_t expected) {
   std::vector<Waiter> in_vain;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     expected_.erase(expected);
     for (auto it = wanted_.begin(); it != wanted_.end();) {
       auto& [name, wanted] = *it;
@@ -120,19 +120,19 @@ void FrameExchange::InVainLocked(const Digest& name, const std::string& asker) {
 }
 
 bool FrameExchange::Shared(const Digest& table) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return shared_.contains(table);
 }
 
 bool FrameExchange::Late(const Digest& table) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return late_.contains(table);
 }
 
 void FrameExchange::Arrived(const Digest& name, Result<Frame> frame) {
   std::vector<Waiter> waiters;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto wanted = wanted_.find(name); wanted != wanted_.end()) {
       waiters = std::move(wanted->second.waiters);
       wanted_.erase(wanted);
@@ -153,7 +153,7 @@ void FrameExchange::Arrived(const Digest& name, Result<Frame> frame) {
 }
 
 void FrameExchange::Forget() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   recent_.clear();
   ages_.clear();
   recent_bytes_ = 0;

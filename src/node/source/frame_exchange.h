@@ -12,7 +12,6 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -22,6 +21,7 @@
 
 #include "base/hash/digest.h"
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "vfs/trace/trace_table.h"
 
 namespace vrun::v1 {
@@ -93,7 +93,7 @@ class FrameExchange {
   static constexpr size_t kInVain = 4096;  // questions
 
   const Fetch fetch_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   uint64_t next_expected_ = 1;
   std::set<uint64_t> expected_;  // ids of expected tables
   std::unordered_map<Digest, Place, DigestHash> places_;

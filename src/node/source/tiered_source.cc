@@ -2,11 +2,11 @@
 #include "node/source/tiered_source.h"
 
 #include <atomic>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/thread/mutex.h"
 
 namespace vrun::node {
 
@@ -43,7 +43,7 @@ class TieredSource::Range : public std::enable_shared_from_this<Range> {
                             self->Answer(vfs::FetchedRange{offset, *std::move(units), id});
                           });
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (!done_ || tier_over_) return;
     }
     source_->timer_.After(patience, [weak = weak_from_this()] {
@@ -55,7 +55,7 @@ class TieredSource::Range : public std::enable_shared_from_this<Range> {
   void TierHasNot() {
     std::optional<Error> of_home;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       tier_over_ = true;
       of_home = home_error_;
     }
@@ -65,7 +65,7 @@ class TieredSource::Range : public std::enable_shared_from_this<Range> {
 
   void AskHome() {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (!done_ || std::exchange(home_asked_, true)) return;
     }
     ask_home_([self = shared_from_this()](Result<vfs::FetchedRange> range) { self->HomeSays(std::move(range)); });
@@ -74,7 +74,7 @@ class TieredSource::Range : public std::enable_shared_from_this<Range> {
   void HomeSays(Result<vfs::FetchedRange> range) {
     bool late;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (!done_) return;
       late = !tier_over_;
       if (!range && late) {
@@ -89,7 +89,7 @@ class TieredSource::Range : public std::enable_shared_from_this<Range> {
   void Answer(Result<vfs::FetchedRange> range) {
     std::function<void(Result<vfs::FetchedRange>)> done;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       done = std::exchange(done_, nullptr);
     }
     if (done) done(std::move(range));
@@ -98,7 +98,7 @@ class TieredSource::Range : public std::enable_shared_from_this<Range> {
   TieredSource* const source_;
   const S3Tier::GivenUp given_up_ = std::make_shared<std::atomic<bool>>(false);
   const std::function<void(std::function<void(Result<vfs::FetchedRange>)>)> ask_home_;
-  std::mutex mutex_;
+  Mutex mutex_;
   bool tier_over_ = false;  // guarded by mutex_, as everything below
   bool home_asked_ = false;
   std::optional<Error> home_error_;                      // set while the tier may still answer
@@ -139,7 +139,7 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
       (resting || !HasNames(frames_[slot]) ? from_home : from_tier).push_back(slot);
     }
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       heard_ = MonotonicMicros();
       for (const size_t slot : from_tier) slots_[slot].tier_owes = true;
     }
@@ -168,7 +168,7 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
 
   void FromTier(size_t slot) {
     struct Parts {
-      std::mutex mutex;
+      Mutex mutex;
       size_t left = 0;
       bool failed = false;
       std::vector<S3Tier::Units> units;  // by range
@@ -179,7 +179,7 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
     parts->units.resize(ranges.size());
     S3Tier::GivenUp given_up;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       given_up = slots_[slot].given_up;
     }
     for (size_t i = 0; i < ranges.size(); ++i) {
@@ -188,7 +188,7 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
                             [self = shared_from_this(), slot, parts, i](Result<S3Tier::Units> units) {
                               self->Heard();
                               {
-                                std::lock_guard lock(parts->mutex);
+                                MutexLock lock(parts->mutex);
                                 parts->failed |= !units;
                                 if (units) parts->units[i] = *std::move(units);
                                 if (--parts->left > 0) return;
@@ -207,7 +207,7 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
   }
 
   void Heard() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     heard_ = MonotonicMicros();
   }
 
@@ -223,7 +223,7 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
     int64_t silent;
     std::vector<size_t> waiting;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       silent = MonotonicMicros() - heard_;
       for (size_t slot = 0; slot < slots_.size(); ++slot) {
         if (!slots_[slot].over && !slots_[slot].home_asked) waiting.push_back(slot);
@@ -236,7 +236,7 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
 
   void TierHasNot(size_t slot) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       slots_[slot].tier_owes = false;
       if (slots_[slot].over) return;
     }
@@ -247,7 +247,7 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
   void FromHome(std::vector<size_t> slots) {
     std::vector<uint32_t> wanted;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       // The tier may have reported one of them missing meanwhile.
       std::erase_if(slots, [this](size_t slot) { return std::exchange(slots_[slot].home_asked, true); });
       for (const size_t slot : slots) {
@@ -265,12 +265,12 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
         },
         [self = shared_from_this(), slots](Status status) {
           if (!status) {
-            std::lock_guard lock(self->mutex_);
+            MutexLock lock(self->mutex_);
             if (!self->error_) self->error_ = std::move(status).error();
           }
           for (const size_t slot : slots) {
             {
-              std::lock_guard lock(self->mutex_);
+              MutexLock lock(self->mutex_);
               self->slots_[slot].home_owes = false;
             }
             self->Over(slot, std::nullopt);
@@ -288,7 +288,7 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
 
   // Records a frame for the slot (the first one counts), or that one of the sources has none.
   void Over(size_t slot, std::optional<vfs::TraceFrame> frame, bool of_home = false) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     Slot& s = slots_[slot];
     if (s.over || (!frame && (s.tier_owes || s.home_owes))) return;
     s.over = true;
@@ -323,7 +323,7 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
   const vfs::RunId run_;
   const std::shared_ptr<const vfs::TraceTable> table_;
   const std::vector<uint32_t> frames_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::vector<Slot> slots_;  // one per frame in frames_; guarded by mutex_, as everything below
   size_t next_ = 0;          // next slot to deliver
   int64_t heard_ = 0;        // time of the tier's last answer

@@ -15,7 +15,7 @@ bool UnitExchange::Get(const UnitPlace& place, uint64_t first, uint64_t count, v
   std::vector<std::pair<uint64_t, uint64_t>> start;  // first, count
   bool all_here = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (uint64_t unit = first; unit < first + count; ++unit) {
       const Key key{place.version, unit};
       if (const auto kept = recent_.find(key); kept != recent_.end()) {
@@ -48,7 +48,7 @@ void UnitExchange::Arrived(const WaiterPtr& asker, uint64_t first, uint64_t coun
   const Error error = range ? Error(Code::kInternal, "an answer of another length") : range.error();
   std::vector<std::pair<WaiterPtr, Done>> ready;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (uint64_t i = 0; i < count; ++i) {
       const Key key{asker->place.version, first + i};
       std::vector<WaiterPtr> waiters;
@@ -87,7 +87,7 @@ void UnitExchange::Arrived(const WaiterPtr& asker, uint64_t first, uint64_t coun
 std::optional<std::vector<HeldUnit>> UnitExchange::Recent(const tree::FileVersion& version, uint64_t first,
                                                           uint64_t count) {
   std::vector<HeldUnit> units;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (uint64_t unit = first; unit < first + count; ++unit) {
     const auto kept = recent_.find({version, unit});
     if (kept == recent_.end()) return std::nullopt;
@@ -97,7 +97,7 @@ std::optional<std::vector<HeldUnit>> UnitExchange::Recent(const tree::FileVersio
 }
 
 bool UnitExchange::UnderWay(const tree::FileVersion& version, uint64_t first, uint64_t count) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (uint64_t unit = first; unit < first + count; ++unit) {
     if (!under_way_.contains({version, unit}) && !recent_.contains({version, unit})) return false;
   }
@@ -105,7 +105,7 @@ bool UnitExchange::UnderWay(const tree::FileVersion& version, uint64_t first, ui
 }
 
 SignedUnitsPtr UnitExchange::StatementOf(const tree::FileVersion& version, uint64_t unit) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto known = statements_.find({version, unit});
   if (known == statements_.end()) return nullptr;
   statement_ages_.splice(statement_ages_.end(), statement_ages_, known->second.age);
@@ -114,12 +114,12 @@ SignedUnitsPtr UnitExchange::StatementOf(const tree::FileVersion& version, uint6
 
 void UnitExchange::Remember(const tree::FileVersion& version, const SignedUnitsPtr& statement) {
   const uint64_t first = statement->offset / store::UnitBytes(version.size);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (uint64_t i = 0; i < statement->count(); ++i) RememberLocked({version, first + i}, statement);
 }
 
 void UnitExchange::ForgetStatements() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   statements_.clear();
   statement_ages_.clear();
   recent_.clear();

@@ -8,13 +8,13 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "node/source/peer_proof.h"
 #include "tree/tree.h"
 #include "vfs/content/source.h"
@@ -93,7 +93,7 @@ class UnitExchange {
 
   const Fetch fetch_;
   const Limits limits_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::unordered_map<Key, std::vector<WaiterPtr>, KeyHash> under_way_;
   std::unordered_map<Key, Kept, KeyHash> recent_;
   std::list<Key> recent_ages_;  // oldest first

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "node/source/content_source.h"
 #include "proto/content.pb.h"
 #include "rpc/rpc.h"
@@ -25,7 +25,7 @@ class Wire {
     void Send(std::string message) override {
       v1::ContentRequest request;
       VRUN_CHECK(request.ParseFromString(message));
-      std::lock_guard lock(wire_->mutex);
+      MutexLock lock(wire_->mutex);
       wire_->asked.push_back(std::move(request));
     }
     void SendUrgent(std::string message) override { Send(std::move(message)); }
@@ -47,14 +47,14 @@ class Wire {
     Say(reply);
   }
   v1::ContentRequest Next() {
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     if (asked.empty()) return {};
     v1::ContentRequest r = asked.front();
     asked.erase(asked.begin());
     return r;
   }
 
-  std::mutex mutex;
+  Mutex mutex;
   std::vector<v1::ContentRequest> asked;  // guarded by `mutex`
   std::string cancelled;
   rpc::Stream::Handler* handler = nullptr;

@@ -9,14 +9,12 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <future>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <set>
 #include <string>
@@ -26,6 +24,7 @@
 
 #include "base/files.h"
 #include "base/hash/secret.h"
+#include "base/thread/mutex.h"
 #include "node/peers/peer_server.h"
 #include "node/peers/peer_source.h"
 #include "node/source/content_source.h"
@@ -54,7 +53,7 @@ class PeerHome {
   PeerHome() : key_(*SigningKey::Generate()), thread_([this] { Run(); }) {}
   ~PeerHome() {
     {
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       stop_ = true;
     }
     wake_.notify_all();
@@ -63,7 +62,7 @@ class PeerHome {
   }
 
   File Add(const std::string& path, std::string content) {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     File file{path, {1, 100 + files_.size(), 7, content.size()}, std::move(content)};
     files_[file.version.ino] = file;
     return file;
@@ -85,7 +84,7 @@ class PeerHome {
   // Adds a member without a content stream, which the test plays itself.
   void Enlist(const std::string& name, const std::string& address) { Join(nullptr, 0, name, address); }
   void Dismiss(const std::string& name) {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     std::erase_if(members_, [&](const Member& m) { return m.name == name; });
     TellLocked();
   }
@@ -93,25 +92,25 @@ class PeerHome {
   const SigningKey& key() const { return key_; }
   // How often unit data was sent: the total, and the maximum for one unit.
   uint64_t units_sent() {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     uint64_t sum = 0;
     for (const auto& [unit, times] : sent_) sum += times;
     return sum;
   }
   uint64_t statements_sent() {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     return statements_;
   }
 
   // Delays the next answer with content, and all later ones, by this much: a full uplink.
   void Stall(int64_t micros) {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     stall_micros_ = micros;
   }
 
   // Holds the next trace tables until this many nodes have asked: runs that begin together.
   void TablesTogether(size_t nodes) {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     tables_together_ = nodes;
   }
 
@@ -154,7 +153,7 @@ class PeerHome {
 
  private:
   struct Line {
-    std::mutex mu;
+    Mutex mu;
     rpc::Stream::Handler* handler = nullptr;  // null: closed
   };
   class NodeEnd final : public rpc::Stream {
@@ -162,7 +161,7 @@ class PeerHome {
     NodeEnd(PeerHome* home, std::shared_ptr<Line> line) : home_(home), line_(std::move(line)) {}
     ~NodeEnd() override {
       home_->Leave(line_);
-      std::lock_guard lock(line_->mu);
+      MutexLock lock(line_->mu);
       line_->handler = nullptr;
     }
     void Send(std::string message) override { home_->Post(line_, std::move(message)); }
@@ -183,21 +182,21 @@ class PeerHome {
   };
 
   static void Say(const std::shared_ptr<Line>& line, const v1::ContentReply& reply) {
-    std::lock_guard lock(line->mu);
+    MutexLock lock(line->mu);
     if (line->handler) line->handler->OnMessage(reply.SerializeAsString());
   }
   void Post(const std::shared_ptr<Line>& line, std::string message) {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     queue_.emplace_back(line, std::move(message));
     wake_.notify_all();
   }
   void Join(const std::shared_ptr<Line>& line, uint64_t request, const std::string& name, const std::string& address) {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     members_.push_back({next_id_++, name, address, line, request});
     TellLocked();
   }
   void Leave(const std::shared_ptr<Line>& line) {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     std::erase_if(members_, [&](const Member& m) { return m.line == line; });
     TellLocked();
   }
@@ -223,7 +222,7 @@ class PeerHome {
     wake_.notify_all();
   }
   void Run() {
-    std::unique_lock lock(mu_);
+    MutexLock lock(mu_);
     for (;;) {
       wake_.wait(lock, [this] { return stop_ || !queue_.empty(); });
       if (stop_) return;
@@ -246,7 +245,7 @@ class PeerHome {
     }
     reply.set_last(true);
     {
-      std::unique_lock lock(mu_);
+      MutexLock lock(mu_);
       const bool content = request.has_get_range() || request.has_get_frames();
       const auto stall = std::chrono::microseconds(content ? std::exchange(stall_micros_, 0) : 0);
       if (stall.count() > 0) stopped_.wait_for(lock, stall, [this] { return stop_; });
@@ -254,7 +253,7 @@ class PeerHome {
     if (request.has_get_trace()) {
       std::vector<std::pair<std::shared_ptr<Line>, v1::ContentRequest>> due;
       {
-        std::lock_guard lock(mu_);
+        MutexLock lock(mu_);
         tables_asked_.emplace_back(line, request);
         if (tables_asked_.size() < tables_together_) return;
         due.swap(tables_asked_);
@@ -279,7 +278,7 @@ class PeerHome {
     const auto& get = request.get_range();
     File file;
     {
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       file = files_.at(get.version().ino());
       const uint64_t unit = store::UnitBytes(file.version.size);
       for (uint64_t at = get.offset(); at < get.offset() + get.length(); at += unit) {
@@ -299,7 +298,7 @@ class PeerHome {
 
   // One trace of all files, in frames.
   void Trace(const v1::ContentRequest& request, v1::ContentReply* reply) {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     struct Part {
       const File* file;
       uint64_t first, count;
@@ -339,8 +338,8 @@ class PeerHome {
 
   const SigningKey key_;
   const std::string secret_ = *RandomSecret(32);
-  std::mutex mu_;
-  std::condition_variable wake_, stopped_;
+  Mutex mu_;
+  CondVar wake_, stopped_;
   bool stop_ = false;
   int64_t stall_micros_ = 0;
   size_t tables_together_ = 1;
@@ -452,7 +451,7 @@ class OddPeer {
     server_->Streaming(
         "/vrun.v1.Peer/Exchange",
         [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
-          std::lock_guard lock(mu_);
+          MutexLock lock(mu_);
           sessions_.push_back(std::make_unique<Session>(this, peer.name, std::move(stream)));
           return sessions_.back().get();
         });
@@ -467,7 +466,7 @@ class OddPeer {
   void Beat() {
     v1::PeerReply reply;
     reply.mutable_waiting();
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     for (auto& session : sessions_) {
       if (session->stream && session->greeted) session->stream->SendUrgent(reply.SerializeAsString());
     }
@@ -507,7 +506,7 @@ class OddPeer {
   const std::string name_;
   const Behave behave_;
   std::atomic<int> asked_{0};
-  std::mutex mu_;
+  Mutex mu_;
   std::vector<std::unique_ptr<Session>> sessions_;
   std::unique_ptr<rpc::Server> server_;
 };

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
+#include "base/thread/mutex.h"
 #include "node/source/content_source.h"
 #include "store/store.h"
 #include "tree/codec.h"
@@ -24,8 +25,8 @@ constexpr int64_t kHeardMicros = 500'000;  // interval of our Heard messages to 
 }  // namespace
 
 struct LiveFollower::Shared {
-  std::mutex mutex;
-  std::condition_variable changed;
+  Mutex mutex;
+  CondVar changed;
   bool stop = false;
   bool watched = false;
   uint64_t watch = 0;
@@ -76,7 +77,7 @@ LiveFollower::LiveFollower(ContentSource* home, std::shared_ptr<vfs::Backend> ba
 LiveFollower::~LiveFollower() {
   uint64_t watch = 0;
   {
-    std::lock_guard lock(shared_->mutex);
+    MutexLock lock(shared_->mutex);
     shared_->stop = true;
     watch = shared_->watched ? shared_->watch : 0;
     shared_->changed.notify_all();
@@ -88,14 +89,14 @@ LiveFollower::~LiveFollower() {
 }
 
 LiveFollower::State LiveFollower::state() const {
-  std::lock_guard lock(shared_->mutex);
+  MutexLock lock(shared_->mutex);
   return {shared_->shown.tree, shared_->shown.serial, MonotonicMicros() - shared_->heard, shared_->behind(),
           shared_->trees};
 }
 
 void LiveFollower::WhenShown(uint64_t serial, std::function<void()> done) {
   {
-    std::lock_guard lock(shared_->mutex);
+    MutexLock lock(shared_->mutex);
     if (shared_->shown.serial < serial) {
       shared_->waiting.emplace(serial, std::move(done));
       return;
@@ -107,7 +108,7 @@ void LiveFollower::WhenShown(uint64_t serial, std::function<void()> done) {
 void LiveFollower::Watch() {
   Digest have;
   {
-    std::lock_guard lock(shared_->mutex);
+    MutexLock lock(shared_->mutex);
     shared_->watched = true;
     have = shared_->shown.tree;
   }
@@ -123,7 +124,7 @@ void LiveFollower::Watch() {
     if (const auto kept = backend.lock()) kept->Preload(std::move(objects));
   };
   watch.now = [shared = shared_, backend = std::weak_ptr(backend_)](const ContentSource::TreeNow& now) {
-    std::lock_guard lock(shared->mutex);
+    MutexLock lock(shared->mutex);
     shared->heard = shared->told = MonotonicMicros();
     // So that applying it needs no request.
     const auto kept = backend.lock();
@@ -132,23 +133,23 @@ void LiveFollower::Watch() {
     shared->changed.notify_all();
   };
   watch.ping = [shared = shared_] {
-    std::lock_guard lock(shared->mutex);
+    MutexLock lock(shared->mutex);
     shared->heard = MonotonicMicros();
     shared->pinged = true;
     shared->changed.notify_all();
   };
   watch.over = [shared = shared_](const Error& error) {
     LogInfo("live view: home does not tell of changes: {}", Escape(error.message()));
-    std::lock_guard lock(shared->mutex);
+    MutexLock lock(shared->mutex);
     shared->watched = false;
   };
   const uint64_t id = home_->WatchTree(have, view_, std::move(watch));
-  std::lock_guard lock(shared_->mutex);
+  MutexLock lock(shared_->mutex);
   shared_->watch = id;
 }
 
 // Updates the doubt: the view shows home's state as long as home speaks.
-void LiveFollower::Believe(std::unique_lock<std::mutex>* lock) {
+void LiveFollower::Believe(MutexLock* lock) {
   Shared& s = *shared_;
   const int64_t now = MonotonicMicros(), silent = now - s.heard;
   // A ping shows that home is alive, but not its state: only a check of the root ends a doubt.
@@ -172,7 +173,7 @@ void LiveFollower::Believe(std::unique_lock<std::mutex>* lock) {
 
 void LiveFollower::Run() {
   Shared& s = *shared_;
-  std::unique_lock lock(s.mutex);
+  MutexLock lock(s.mutex);
   while (!s.stop) {
     if (!s.watched) {
       lock.unlock();

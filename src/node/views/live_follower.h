@@ -3,16 +3,15 @@
 // its own thread. When home goes silent, it puts the view into doubt (docs/decisions/0021).
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 
 #include "base/hash/digest.h"
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "tree/tree.h"
 
 namespace vrun::vfs {
@@ -60,7 +59,7 @@ class LiveFollower {
   struct Shared;  // kept alive by home's callbacks
   void Watch();
   void Run();
-  void Believe(std::unique_lock<std::mutex>* lock);
+  void Believe(MutexLock* lock);
 
   ContentSource* const home_;
   const uint64_t view_;

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
+#include "base/thread/mutex.h"
 #include "node/source/content_source.h"
 #include "proto/content.pb.h"
 
@@ -24,8 +25,8 @@ constexpr int kMostPatience = 20;              // times the first wait
 }  // namespace
 
 struct LiveSender::Shared {
-  std::mutex mutex;
-  std::condition_variable changed;
+  Mutex mutex;
+  CondVar changed;
   bool stop = false;
   bool asked = false;    // BeginWrites is in progress
   uint64_t request = 0;  // its id
@@ -39,15 +40,15 @@ struct LiveSender::Shared {
   int patience = 1;
   // Held while the stream is called. Lock before `mutex`. Results of Next belong to the series that began with the last
   // Resume.
-  std::mutex hearing;
+  Mutex hearing;
   vfs::LiveStream* stream = nullptr;  // guarded by `hearing`; null before the start and after the sender is gone
 
   void Heard(const v1::LiveAck& ack) {
-    std::lock_guard hear(hearing);
+    MutexLock hear(hearing);
     if (stream == nullptr) return;
     stream->Acknowledge(ack.ack());
     if (ack.begin() != 0) stream->Resume(ack.ack().sequence());
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     active = MonotonicMicros();
     if (ack.begin() != 0) {
       begin = ack.begin();
@@ -70,7 +71,7 @@ LiveSender::LiveSender(ContentSource* home, uint64_t view, int64_t patience_micr
 
 std::function<void()> LiveSender::ReadyCallback() const {
   return [shared = shared_] {
-    std::lock_guard lock(shared->mutex);
+    MutexLock lock(shared->mutex);
     shared->ready = true;
     shared->changed.notify_all();
   };
@@ -78,7 +79,7 @@ std::function<void()> LiveSender::ReadyCallback() const {
 
 void LiveSender::Start(vfs::LiveStream* stream) {
   {
-    std::lock_guard hear(shared_->hearing);
+    MutexLock hear(shared_->hearing);
     shared_->stream = stream;
   }
   thread_ = std::thread([this] { Run(); });
@@ -87,20 +88,20 @@ void LiveSender::Start(vfs::LiveStream* stream) {
 LiveSender::~LiveSender() {
   uint64_t request = 0;
   {
-    std::lock_guard lock(shared_->mutex);
+    MutexLock lock(shared_->mutex);
     shared_->stop = true;
     request = shared_->asked ? shared_->request : 0;
     shared_->changed.notify_all();
   }
   if (thread_.joinable()) thread_.join();
   home_->Unwatch(request);
-  std::lock_guard hear(shared_->hearing);
+  MutexLock hear(shared_->hearing);
   shared_->stream = nullptr;
 }
 
 void LiveSender::Begin() {
   {
-    std::lock_guard lock(shared_->mutex);
+    MutexLock lock(shared_->mutex);
     shared_->asked = true;
     shared_->begin = 0;
   }
@@ -108,11 +109,11 @@ void LiveSender::Begin() {
   writes.heard = [shared = shared_](const v1::LiveAck& ack) { shared->Heard(ack); };
   writes.over = [shared = shared_](const Error& error) {
     LogInfo("live view: home does not accept writes: {}", Escape(error.message()));
-    std::lock_guard lock(shared->mutex);
+    MutexLock lock(shared->mutex);
     shared->asked = false;
   };
   const uint64_t id = home_->BeginWrites(view_, std::move(writes));
-  std::lock_guard lock(shared_->mutex);
+  MutexLock lock(shared_->mutex);
   shared_->request = id;
 }
 
@@ -120,7 +121,7 @@ void LiveSender::Run() {
   ::pthread_setname_np(::pthread_self(), "live-sender");
   Shared& s = *shared_;
   Message message;
-  std::unique_lock lock(s.mutex);
+  MutexLock lock(s.mutex);
   while (!s.stop) {
     if (!s.asked) {
       lock.unlock();
@@ -149,7 +150,7 @@ void LiveSender::Run() {
 
 // Everything is sent and home acknowledges nothing. If home waits too, because a message got lost, this restarts both.
 // If it is only slow, it receives some messages twice.
-void LiveSender::AskAgainIfQuiet(std::unique_lock<std::mutex>* lock) {
+void LiveSender::AskAgainIfQuiet(MutexLock* lock) {
   Shared& s = *shared_;
   if (!s.asked || MonotonicMicros() - s.active < patience_micros_ * s.patience) return;
   s.active = MonotonicMicros();
@@ -157,7 +158,7 @@ void LiveSender::AskAgainIfQuiet(std::unique_lock<std::mutex>* lock) {
   lock->unlock();
   uint64_t outstanding = 0;
   {
-    std::lock_guard hear(s.hearing);
+    MutexLock hear(s.hearing);
     outstanding = s.stream->stats().operations;
   }
   if (outstanding > 0) home_->Unwatch(request);
@@ -170,10 +171,10 @@ void LiveSender::AskAgainIfQuiet(std::unique_lock<std::mutex>* lock) {
 
 LiveSender::Taken LiveSender::Take(Message* message) {
   Shared& s = *shared_;
-  std::lock_guard hear(s.hearing);
+  MutexLock hear(s.hearing);
   v1::ContentRequest out;
   {
-    std::lock_guard lock(s.mutex);
+    MutexLock lock(s.mutex);
     message->request = s.request;
     message->begin = s.begin;
     out.mutable_write()->set_begin(s.begin);
@@ -182,7 +183,7 @@ LiveSender::Taken LiveSender::Take(Message* message) {
   auto written = s.stream->Next();
   if (written && !*written) return Taken::kNothing;
   {
-    std::lock_guard lock(s.mutex);
+    MutexLock lock(s.mutex);
     s.ready = true;
     if (written) s.sent += (*written)->file_data().data().size();
   }

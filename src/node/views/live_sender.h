@@ -3,14 +3,13 @@
 // from the node's disk. Pauses while home is away; home says where to continue.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
+#include "base/thread/mutex.h"
 #include "vfs/live/data/live_stream.h"
 
 namespace vrun::node {
@@ -42,7 +41,7 @@ class LiveSender {
   };
   enum class Taken { kMessage, kNothing, kFailed };
   Taken Take(Message* message);  // takes the next message of the stream
-  void AskAgainIfQuiet(std::unique_lock<std::mutex>* lock);
+  void AskAgainIfQuiet(MutexLock* lock);
 
   ContentSource* const home_;
   const uint64_t view_;

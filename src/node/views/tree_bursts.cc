@@ -4,7 +4,6 @@
 #include <fcntl.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <unordered_set>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/thread/mutex.h"
 #include "node/source/content_source.h"
 #include "store/store.h"
 #include "tree/codec.h"
@@ -84,18 +84,18 @@ Result<bool> WalkTree(vfs::Backend& backend, const Digest& have, const Digest& t
 class TreeBursts::Burst {
  public:
   void Done() {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     done_ = true;
     cv_.notify_all();
   }
   void Wait() {
-    std::unique_lock lock(mu_);
+    MutexLock lock(mu_);
     cv_.wait_for(lock, kAdvanceWaitsForBurst, [&] { return done_; });
   }
 
  private:
-  std::mutex mu_;
-  std::condition_variable cv_;
+  Mutex mu_;
+  CondVar cv_;
   bool done_ = false;
 };
 
@@ -117,7 +117,7 @@ void TreeBursts::Start(const Digest& tree, bool apart) {
 
 bool TreeBursts::Begin(const Digest& tree, bool apart) {
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (!bursts_.emplace(tree, std::make_shared<Burst>()).second) return false;
   }
   if (!apart) ++whole_;
@@ -144,7 +144,7 @@ void TreeBursts::Walk(const Digest& tree, bool apart, const Digest& have) {
 
 void TreeBursts::Over(const Digest& tree, bool apart, const Status& status) {
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (auto it = bursts_.find(tree); it != bursts_.end()) it->second->Done();
   }
   loop_->Post([this, tree, apart, status] { Done(tree, apart, status); });
@@ -173,7 +173,7 @@ void TreeBursts::Follow() {
 void TreeBursts::Wait(const Digest& tree) {
   std::shared_ptr<Burst> burst;
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     if (auto it = bursts_.find(tree); it != bursts_.end()) burst = it->second;
   }
   if (burst) burst->Wait();
@@ -181,7 +181,7 @@ void TreeBursts::Wait(const Digest& tree) {
 
 void TreeBursts::Done(const Digest& tree, bool apart, const Status& status) {
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     bursts_.erase(tree);
   }
   if (!apart) --whole_;

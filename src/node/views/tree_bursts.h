@@ -10,13 +10,13 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "base/hash/digest.h"
 #include "base/io/event_loop.h"
 #include "base/io/work_queue.h"
 #include "base/result.h"
+#include "base/thread/mutex.h"
 
 namespace vrun::vfs {
 class Backend;
@@ -59,7 +59,7 @@ class TreeBursts {
   Digest told_;                      // the newest tree not processed yet; zero: none
   int whole_ = 0;                    // bursts of whole trees in progress
   bool resting_ = false;             // pausing before the next tree from home
-  std::mutex mu_;
+  Mutex mu_;
   std::map<Digest, std::shared_ptr<Burst>> bursts_;
   WorkQueue worker_{"trees"};
 };

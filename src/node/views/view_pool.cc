@@ -17,7 +17,7 @@ ViewPool::ViewPool(EventLoop* loop, std::string directory, Hooks hooks, unsigned
 ViewPool::~ViewPool() {
   alive_.reset();
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     stop_ = true;
     cv_.notify_all();
   }
@@ -25,13 +25,13 @@ ViewPool::~ViewPool() {
 }
 
 void ViewPool::Post(std::function<void()> job) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   jobs_.push_back(std::move(job));
   cv_.notify_one();
 }
 
 void ViewPool::Run() {
-  std::unique_lock lock(mu_);
+  MutexLock lock(mu_);
   for (;;) {
     cv_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
     if (stop_) return;

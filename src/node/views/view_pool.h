@@ -6,13 +6,11 @@
 // home, so they run on threads of the pool.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
@@ -21,6 +19,7 @@
 #include "base/hash/digest.h"
 #include "base/io/event_loop.h"
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 #include "vfs/frozen/frozen_view.h"
 
@@ -101,8 +100,8 @@ class ViewPool {
   uint64_t idle_serial_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 
-  std::mutex mu_;
-  std::condition_variable cv_;
+  Mutex mu_;
+  CondVar cv_;
   std::deque<std::function<void()>> jobs_;
   bool stop_ = false;
   std::vector<std::thread> threads_;

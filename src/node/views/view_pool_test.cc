@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/thread/mutex.h"
 
 namespace vrun::node {
 namespace {
@@ -32,12 +33,12 @@ class FakeView final : public vfs::FrozenView {
   Status Advance(const Digest& tree) override {
     ++counts_->advances;
     if (counts_->fail) return Error(Code::kUnavailable, "home is away");
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     tree_ = tree;
     return {};
   }
   Digest tree() const override {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     return tree_;
   }
   const std::string& directory() const override { return directory_; }
@@ -45,7 +46,7 @@ class FakeView final : public vfs::FrozenView {
 
  private:
   Counts* counts_;
-  mutable std::mutex mu_;
+  mutable Mutex mu_;
   Digest tree_;
   std::string directory_;
 };
@@ -61,7 +62,7 @@ class ViewPoolTest : public testing::Test {
                          ViewPool::LostCallback lost) -> Result<std::unique_ptr<vfs::FrozenView>> {
       if (counts_.fail) return Error(Code::kUnavailable, "home is away");
       EXPECT_TRUE(PathExists(directory));
-      std::lock_guard lock(mu_);
+      MutexLock lock(mu_);
       lost_ = std::move(lost);
       return std::unique_ptr<vfs::FrozenView>(std::make_unique<FakeView>(&counts_, tree, directory));
     };
@@ -100,7 +101,7 @@ class ViewPoolTest : public testing::Test {
   std::string directory_;
   EventLoop loop_;
   Counts counts_;
-  std::mutex mu_;
+  Mutex mu_;
   ViewPool::LostCallback lost_;
   std::string lost_path_;
   std::vector<uint64_t> lost_leases_;
@@ -214,7 +215,7 @@ TEST_F(ViewPoolTest, ALostFileNamesTheLeasesOfItsView) {
   Open("a", 2);
   WaitFor(2);
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     lost_("/f", "changed");
   }
   RunUntil([&] { return !lost_path_.empty(); });

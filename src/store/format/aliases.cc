@@ -28,7 +28,7 @@ std::string Encode(const Digest& provisional, const ObjectId& final_id) {
 }  // namespace
 
 Status Aliases::Load(const std::string& path) {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   path_ = path;
   map_.clear();
   struct stat st;
@@ -52,7 +52,7 @@ Status Aliases::Load(const std::string& path) {
 }
 
 std::optional<ObjectId> Aliases::Find(const Digest& provisional) const {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   auto it = map_.find(provisional);
   if (it == map_.end()) return std::nullopt;
   return it->second;
@@ -60,7 +60,7 @@ std::optional<ObjectId> Aliases::Find(const Digest& provisional) const {
 
 void Aliases::Add(const Digest& provisional, const ObjectId& final_id) {
   {
-    std::lock_guard lock(mu_);
+    MutexLock lock(mu_);
     auto [it, added] = map_.try_emplace(provisional, final_id);
     if (!added && it->second == final_id) return;
     it->second = final_id;
@@ -77,7 +77,7 @@ void Aliases::Add(const Digest& provisional, const ObjectId& final_id) {
 }
 
 size_t Aliases::size() const {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   return map_.size();
 }
 

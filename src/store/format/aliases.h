@@ -5,13 +5,13 @@
 //   record = provisional[32] final id[33] zero[7] check[8]
 #pragma once
 
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
 
 #include "base/hash/digest.h"
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "store/format/object_id.h"
 
 namespace vrun::store {
@@ -27,7 +27,7 @@ class Aliases {
   size_t size() const;
 
  private:
-  mutable std::mutex mu_;  // not held during disk I/O
+  mutable Mutex mu_;  // not held during disk I/O
   std::string path_;
   std::unordered_map<Digest, ObjectId, DigestHash> map_;
 };

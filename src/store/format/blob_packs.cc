@@ -51,7 +51,7 @@ void BlobPacks::Load() {
     ::closedir(dir);
   }
   std::sort(names.begin(), names.end());  // names begin with the time
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   for (const std::string& name : names) {
     auto pack = std::make_shared<Pack>();
     pack->path = directory_ + "/" + name;
@@ -95,7 +95,7 @@ Result<std::string> BlobPacks::Get(const Digest& digest, bool* corrupt) {
   *corrupt = false;
   Place place;
   {
-    std::unique_lock lock(mu_);
+    MutexLock lock(mu_);
     loaded_cv_.wait(lock, [&] { return loaded_; });
     auto it = index_.find(digest);
     if (it == index_.end()) return Error(Code::kNotFound, "store: directory object is not in the cache");
@@ -105,7 +105,7 @@ Result<std::string> BlobPacks::Get(const Digest& digest, bool* corrupt) {
   auto n = PreadUpTo(place.pack->fd.get(), bytes.data(), bytes.size(), place.offset);
   if (n && *n == bytes.size() && Sha256(bytes) == digest) return bytes;
   *corrupt = true;
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   auto it = index_.find(digest);
   if (it != index_.end() && it->second.pack == place.pack && it->second.offset == place.offset) index_.erase(it);
   return Error(Code::kNotFound, "store: directory object was damaged in the cache");
@@ -141,7 +141,7 @@ void BlobPacks::DropOldest() {
 
 Status BlobPacks::Put(const Digest& digest, std::string_view bytes) {
   if (bytes.size() > kMaxBlob) return Error(Code::kInvalid, "store: directory object is too large");
-  std::unique_lock lock(mu_);
+  MutexLock lock(mu_);
   loaded_cv_.wait(lock, [&] { return loaded_; });
   return PutLocked(digest, bytes);
 }
@@ -167,7 +167,7 @@ Status BlobPacks::PutLocked(const Digest& digest, std::string_view bytes) {
 }
 
 Status BlobPacks::Sweep(const std::function<bool(const Digest&)>& needed) {
-  std::unique_lock lock(mu_);
+  MutexLock lock(mu_);
   loaded_cv_.wait(lock, [&] { return loaded_; });
   const bool all_needed = std::all_of(index_.begin(), index_.end(), [&](const auto& i) { return needed(i.first); });
   if (all_needed) return {};
@@ -203,12 +203,12 @@ Status BlobPacks::Sweep(const std::function<bool(const Digest&)>& needed) {
 }
 
 uint64_t BlobPacks::bytes() const {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   return bytes_;
 }
 
 std::vector<Digest> BlobPacks::List() const {
-  std::lock_guard lock(mu_);
+  MutexLock lock(mu_);
   std::vector<Digest> all;
   for (const auto& [digest, place] : index_) all.push_back(digest);
   return all;

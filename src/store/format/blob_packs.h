@@ -8,11 +8,9 @@
 // exceed the limit, the oldest is removed. Any thread.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -20,6 +18,7 @@
 
 #include "base/hash/digest.h"
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 
 namespace vrun::store {
@@ -58,8 +57,8 @@ class BlobPacks {
 
   const std::string directory_;
   const uint64_t limit_;
-  mutable std::mutex mu_;
-  std::condition_variable loaded_cv_;
+  mutable Mutex mu_;
+  CondVar loaded_cv_;
   bool loaded_ = false;
   std::vector<std::shared_ptr<Pack>> packs_;  // oldest first
   std::shared_ptr<Pack> current_;             // this process's own; also in packs_

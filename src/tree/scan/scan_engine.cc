@@ -10,6 +10,7 @@
 
 #include "base/escape.h"
 #include "base/files.h"
+#include "base/thread/mutex.h"
 #include "tree/scan/listing.h"
 
 namespace vrun::tree {
@@ -68,7 +69,7 @@ struct ScanEngine::Node {
     names = Names();
   }
 
-  std::mutex mutex;  // guards the members below
+  Mutex mutex;  // guards the members below
   DirectoryBuilder builder;
   std::vector<DirectoryBuilder::NamedDirectory> children;
   std::vector<std::string> gone;  // sub-directories that vanished after the listing
@@ -91,7 +92,7 @@ Result<DirectoryPtr> ScanEngine::Run(const std::string& path) {
 
 void ScanEngine::Work() {
   AttributeReader reader;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     wake_.wait(lock, [this] { return done_ || !stack_.empty(); });
     if (stack_.empty()) return;
@@ -114,14 +115,14 @@ void ScanEngine::Do(const Task& task, AttributeReader& reader) {
 }
 
 void ScanEngine::Fail(Error error) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!error_) error_ = std::make_unique<Error>(std::move(error));
   failed_ = true;
 }
 
 void ScanEngine::Push(std::vector<Task> tasks) {
   if (tasks.empty()) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   stack_.insert(stack_.end(), tasks.begin(), tasks.end());
   if (stack_.size() >= kHelpAtTasks) {
     StartHelpers();
@@ -184,7 +185,7 @@ void ScanEngine::StatSlice(Node* node, size_t begin, size_t end, AttributeReader
   }
   node->pending += below.size();
   {
-    std::lock_guard lock(node->mutex);
+    MutexLock lock(node->mutex);
     fits = node->builder.Append(std::move(builder)) && fits;
     std::move(hollow.begin(), hollow.end(), std::back_inserter(node->children));
   }
@@ -204,7 +205,7 @@ void ScanEngine::Release(Node* node) {
       directory = std::move(node->builder).Finish(std::move(node->children));
     }
     if (parent != nullptr) {
-      std::lock_guard lock(parent->mutex);
+      MutexLock lock(parent->mutex);
       if (vanished)
         parent->gone.push_back(std::move(node->name));
       else
@@ -212,7 +213,7 @@ void ScanEngine::Release(Node* node) {
     }
     delete node;
     if (parent == nullptr) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       root_gone_ = vanished;
       result_ = std::move(directory);
       done_ = true;

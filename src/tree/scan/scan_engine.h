@@ -3,14 +3,13 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 #include "tree/attributes.h"
 #include "tree/directory_builder.h"
@@ -63,8 +62,8 @@ class ScanEngine {
   void Fail(Error error);
 
   const ScanContext& context_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  Mutex mutex_;
+  CondVar wake_;
   std::vector<Task> stack_;  // last in, first out: keeps the number of open directories small
   std::vector<std::thread> helpers_;
   bool done_ = false;

@@ -30,7 +30,7 @@ void Bursts::Start(const RunId& run) {
   std::vector<Digest> have;
   const uint64_t evictions = backend_.store()->stats().evictions;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (evictions != have_evictions_) have_.clear();
     if (bursts_.size() >= kMaxBursts || !bursts_.emplace(std::pair(run.job, run.attempt), burst).second) return;
     have.assign(have_.begin(), have_.end());
@@ -57,7 +57,7 @@ void Bursts::Ask(const BurstPtr& burst, std::vector<Digest> have, int64_t delay)
 }
 
 bool Bursts::Wanted(const BurstPtr& burst) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return !burst->stopped;
 }
 
@@ -70,7 +70,7 @@ void Bursts::Begin(const BurstPtr& burst, TraceTable table) {
 // If runs with the same trace begin together, one of them fetches, and the others fetch what it leaves.
 void Bursts::LeadOrFollow(const BurstPtr& burst) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [run, other] : bursts_) {
       if (other == burst || !other->leads || other->over || other->table->id != burst->table->id) continue;
       other->followers.push_back(burst);
@@ -99,7 +99,7 @@ void Bursts::FetchMissing(const BurstPtr& burst) {
     if (missing) wanted.push_back(frame);
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     burst->contents = std::move(contents);
     burst->wanted = std::move(wanted);
     if (!burst->wanted.empty()) burst->progress->front = burst->wanted.front();
@@ -113,7 +113,7 @@ void Bursts::Pump(const BurstPtr& burst) {
   for (;;) {
     std::vector<uint32_t> frames;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (burst->under_way >= kBatchesUnderWay) return;
       if (burst->stopped) burst->wanted.clear();
       while (!burst->wanted.empty() && frames.size() < kBatchFrames) {
@@ -142,7 +142,7 @@ void Bursts::Arrived(const BurstPtr& burst, const TraceFrame& frame) {
   const TraceTable& trace = *burst->table;
   std::shared_ptr<const Contents> contents;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     contents = burst->contents;
   }
   if (!contents) return;
@@ -164,7 +164,7 @@ void Bursts::Arrived(const BurstPtr& burst, const TraceFrame& frame) {
 
 void Bursts::Settle(const BurstPtr& burst, const std::vector<uint32_t>& frames, bool arrived) {
   BurstProgress& progress = *burst->progress;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const uint32_t frame : frames) {
     const auto it = burst->on_the_way.find(frame);
     if (it == burst->on_the_way.end()) continue;
@@ -185,7 +185,7 @@ void Bursts::BatchOver(const BurstPtr& burst, const std::vector<uint32_t>& frame
   Settle(burst, frames, false);
   if (!status) LogInfo("cannot fetch a part of a trace: {}", Escape(status.error().message()));
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     --burst->under_way;
     // A changed file loses only its frames; readers fetch what they miss. If home is unreachable, the burst ends.
     if (!status && status.error().code() != Code::kAborted) burst->stopped = true;
@@ -201,7 +201,7 @@ void Bursts::Over(const BurstPtr& burst) {
   std::vector<BurstPtr> followers;
   const uint64_t evictions = backend_.store()->stats().evictions;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     burst->over = true;
     followers.swap(burst->followers);
     if (burst->stopped) taken = TakeLocked(burst->run.job, burst->run.attempt);
@@ -220,7 +220,7 @@ void Bursts::Over(const BurstPtr& burst) {
 void Bursts::Stop(uint64_t job, uint32_t attempt) {
   BurstPtr taken;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = bursts_.find({job, attempt});
     if (it == bursts_.end()) return;
     it->second->stopped = true;
@@ -231,7 +231,7 @@ void Bursts::Stop(uint64_t job, uint32_t attempt) {
 
 std::vector<std::shared_ptr<FileContent>> Bursts::Held() {
   std::vector<std::shared_ptr<FileContent>> held;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [run, burst] : bursts_) {
     if (burst->contents) held.insert(held.end(), burst->contents->begin(), burst->contents->end());
   }

@@ -15,12 +15,12 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "base/hash/digest.h"
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "vfs/gate.h"
 #include "vfs/trace/trace_table.h"
 
@@ -98,7 +98,7 @@ class Bursts {
 
   Backend& backend_;
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
-  std::mutex mutex_;
+  Mutex mutex_;
   std::map<std::pair<uint64_t, uint32_t>, BurstPtr> bursts_;
   std::deque<Digest> have_;      // tables of which everything is here, latest first
   uint64_t have_evictions_ = 0;  // the store's eviction count then; after another eviction the tables may be incomplete

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
+#include "base/thread/mutex.h"
 #include "store/store.h"
 #include "vfs/content/backend.h"
 
@@ -21,7 +22,7 @@ std::optional<store::ObjectId> LoadedDirectory::KnownId(size_t index) const {
 DirectoryCache::DirectoryCache(Backend& backend) : backend_(backend) {}
 
 LoadedDirectoryPtr DirectoryCache::InMemory(const Digest& digest) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = cached_.find(digest);
   if (it == cached_.end()) return nullptr;
   recent_.splice(recent_.begin(), recent_, it->second.position);
@@ -31,7 +32,7 @@ LoadedDirectoryPtr DirectoryCache::InMemory(const Digest& digest) {
 void DirectoryCache::Remember(LoadedDirectoryPtr directory) {
   const Digest digest = directory->directory->digest();
   std::vector<LoadedDirectoryPtr> dropped;  // freed without the lock
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto [it, is_new] = cached_.try_emplace(digest);
   if (!is_new) {
     // The newer answer may contain ids that the older one did not.
@@ -77,7 +78,7 @@ void DirectoryCache::Get(const Digest& tree, const std::string& path, const Dige
     return;
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto [it, is_new] = fetching_.try_emplace(digest);
     it->second.waiters.push_back(std::move(done));
     if (!is_new) return;
@@ -97,7 +98,7 @@ void DirectoryCache::Start(const Digest& digest) {
   std::string path;
   uint64_t attempt = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = fetching_.find(digest);
     if (it == fetching_.end()) return;
     tree = it->second.tree;
@@ -118,7 +119,7 @@ void DirectoryCache::Answered(const Digest& digest, uint64_t attempt, Result<Fet
   if (!answer) {
     int64_t delay = -1;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       const auto it = fetching_.find(digest);
       if (it == fetching_.end() || it->second.attempt != attempt) return;
       delay = it->second.retry.Next(answer.error(), MonotonicMicros());
@@ -146,7 +147,7 @@ void DirectoryCache::Answered(const Digest& digest, uint64_t attempt, Result<Fet
 void DirectoryCache::Finish(const Digest& digest, Result<LoadedDirectoryPtr> result) {
   Fetch fetch;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = fetching_.find(digest);
     if (it == fetching_.end()) return;
     fetch = std::move(it->second);
@@ -160,8 +161,8 @@ void DirectoryCache::Finish(const Digest& digest, Result<LoadedDirectoryPtr> res
 Status DirectoryCache::GetAll(const Digest& tree, const std::vector<std::pair<Digest, std::string>>& wanted,
                               Loaded* have) {
   struct Wait {
-    std::mutex mutex;
-    std::condition_variable changed;
+    Mutex mutex;
+    CondVar changed;
     size_t left = 0;
     std::optional<Error> error;
     std::vector<std::pair<Digest, LoadedDirectoryPtr>> loaded;
@@ -170,7 +171,7 @@ Status DirectoryCache::GetAll(const Digest& tree, const std::vector<std::pair<Di
   wait->left = wanted.size();
   for (const auto& [digest, path] : wanted) {
     Get(tree, path, digest, [wait, digest = digest](Result<LoadedDirectoryPtr> loaded) {
-      std::lock_guard lock(wait->mutex);
+      MutexLock lock(wait->mutex);
       if (loaded) {
         wait->loaded.emplace_back(digest, *std::move(loaded));
       } else {
@@ -179,7 +180,7 @@ Status DirectoryCache::GetAll(const Digest& tree, const std::vector<std::pair<Di
       if (--wait->left == 0) wait->changed.notify_all();
     });
   }
-  std::unique_lock lock(wait->mutex);
+  MutexLock lock(wait->mutex);
   wait->changed.wait(lock, [&] { return wait->left == 0; });  // each ends at its deadline
   for (auto& [digest, loaded] : wait->loaded) (*have)[digest] = std::move(loaded);
   if (wait->error) return *wait->error;

@@ -6,7 +6,6 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -15,6 +14,7 @@
 
 #include "base/hash/digest.h"
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "store/format/object_id.h"
 #include "tree/tree.h"
 #include "vfs/content/source.h"
@@ -80,7 +80,7 @@ class DirectoryCache {
 
   Backend& backend_;
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
-  std::mutex mutex_;
+  Mutex mutex_;
   std::unordered_map<Digest, Cached, DigestHash> cached_;
   std::list<Digest> recent_;  // front: most recently used
   uint64_t bytes_ = 0;

@@ -3,12 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "store/store.h"
 #include "vfs/content/backend.h"
 #include "vfs/content/file_cache.h"
@@ -36,21 +35,21 @@ class PatientSource final : public Source {
   void Borrow(const Digest&, const std::string&, const tree::FileVersion&, std::function<void()>) override {}
   void FetchRange(const Digest&, const std::string&, const tree::FileVersion&, uint64_t offset, uint64_t length,
                   Urgency urgency, std::function<void(Result<FetchedRange>)> done) override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     asked_.push_back({offset, length, urgency, std::move(done)});
     changed_.notify_all();
   }
 
   bool WaitAsked(size_t n) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(10), [&] { return asked_.size() >= n; });
   }
   Asked At(size_t i) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return asked_.at(i);
   }
   size_t asked() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return asked_.size();
   }
   void Answer(size_t i, const std::string& content) {
@@ -67,8 +66,8 @@ class PatientSource final : public Source {
 
  private:
   static Error No() { return Error(Code::kDenied, "no"); }
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  Mutex mutex_;
+  CondVar changed_;
   std::vector<Asked> asked_;
 };
 
@@ -86,19 +85,19 @@ class FetchTest : public testing::Test {
     backend_.reset();
   }
   struct Reader {
-    std::mutex mutex;
-    std::condition_variable changed;
+    Mutex mutex;
+    CondVar changed;
     int times = 0;
     Status status;
     bool Wait() {
-      std::unique_lock lock(mutex);
+      MutexLock lock(mutex);
       return changed.wait_for(lock, std::chrono::seconds(10), [&] { return times > 0; });
     }
   };
   std::shared_ptr<Reader> Read(uint64_t unit) {
     auto reader = std::make_shared<Reader>();
     file_->Ensure(place_, unit * kUnit, 100, [reader](const Status& status) {
-      std::lock_guard lock(reader->mutex);
+      MutexLock lock(reader->mutex);
       ++reader->times;
       reader->status = status;
       reader->changed.notify_all();
@@ -184,7 +183,7 @@ TEST_F(FetchTest, AReaderWaitsForAsLongAsSomethingComes) {
     EXPECT_TRUE(other->status) << unit;
   }
   {
-    std::lock_guard lock(last->mutex);
+    MutexLock lock(last->mutex);
     EXPECT_EQ(last->times, 0) << "720 ms of a patience of 500";
   }
   // Now nothing arrives any more.

@@ -22,7 +22,7 @@ constexpr int64_t kSaidAgainMicros = 60'000'000;
 std::shared_ptr<FileContent> FileCache::Get(const tree::FileVersion& version,
                                             const std::optional<store::ObjectId>& known_id) {
   std::vector<std::shared_ptr<FileContent>> dropped;  // freed without the lock
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (const auto it = cached_.find(version); it != cached_.end()) {
     recent_.splice(recent_.begin(), recent_, it->second.position);
     return it->second.content;
@@ -53,13 +53,13 @@ void FileCache::Close() {
   std::vector<std::shared_ptr<FileContent>> contents;
   std::list<FileContent::Waiter> waiters;  // gone without a lock
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [version, known] : known_) {
       if (auto content = known.lock()) contents.push_back(std::move(content));
     }
   }
   for (const auto& content : contents) {
-    std::lock_guard lock(content->mutex_);
+    MutexLock lock(content->mutex_);
     waiters.splice(waiters.end(), content->waiters_);
   }
 }
@@ -69,7 +69,7 @@ void FileCache::ReleaseIdle() {
   // lock.
   std::vector<std::shared_ptr<FileContent>> idle = backend_.bursts().Held();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [version, cached] : cached_) idle.push_back(cached.content);
   }
   std::unordered_map<const FileContent*, long> unused;
@@ -80,7 +80,7 @@ void FileCache::ReleaseIdle() {
     if (content.use_count() <= unused[content.get()]) content->ReleaseObject();
   }
   std::erase_if(idle, [](const auto& content) { return content->HoldsUnstored(); });
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& content : idle) {
     const auto it = cached_.find(content->version_);
     if (it == cached_.end() || it->second.content != content) continue;
@@ -100,7 +100,7 @@ void FileCache::StoreRefuses(const Error& error) {
 void FileCache::AddUnstored(const std::shared_ptr<FileContent>& content, uint64_t unit, uint64_t bytes) {
   std::vector<Unstored> dropped;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     unstored_.push_back({content, unit, bytes});
     unstored_bytes_ += bytes;
     while (unstored_bytes_ > backend_.options().unstored_memory_bytes && unstored_.size() > 1) {

@@ -7,11 +7,11 @@
 #include <deque>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "store/format/object_id.h"
 #include "tree/tree.h"
 #include "vfs/content/file_content.h"
@@ -48,7 +48,7 @@ class FileCache {
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   std::atomic<int64_t> last_came_micros_{INT64_MIN / 2};  // last arrival of content, of any file
   std::atomic<int64_t> said_refused_micros_{INT64_MIN / 2};
-  std::mutex mutex_;
+  Mutex mutex_;
   std::unordered_map<tree::FileVersion, Cached, tree::FileVersionHash> cached_;
   std::unordered_map<tree::FileVersion, std::weak_ptr<FileContent>, tree::FileVersionHash> known_;
   size_t sweep_at_ = 4096;

@@ -58,7 +58,7 @@ std::optional<size_t> FileContent::TryRead(uint64_t offset, char* buffer, size_t
   std::vector<std::pair<uint64_t, UnitData>> in_memory;
   uint64_t ahead = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (mixed_) return std::nullopt;
     object = ObjectLocked();
     if (!memory_.empty()) {
@@ -101,7 +101,7 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
   bool touched = false, jumped = false;
   Origin origin = Origin::kAhead;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (offset < version_.size && n > 0) {
       n = std::min<uint64_t>(n, version_.size - offset);
       const uint64_t first = offset / unit_bytes_;
@@ -164,7 +164,7 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
 void FileContent::Prefetch(const Place& place, uint64_t offset, uint64_t n, std::function<void(bool fetched)> done) {
   std::vector<uint64_t> start;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     touched_ = true;  // no need to ask home about it
     if (!lost_ && offset < version_.size && n > 0) {
       place_ = place;
@@ -285,7 +285,7 @@ void FileContent::SetDeadlineLocked(uint64_t id, int64_t micros) {
 
 void FileContent::Late(uint64_t id) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!fetches_.contains(id)) return;
     // On a slow link many readers wait for each other: go on waiting while content arrives.
     const int64_t until = cache_.last_came_micros_ + cache_.backend_.options().home_deadline_micros;
@@ -302,7 +302,7 @@ void FileContent::Start(uint64_t id) {
   Urgency urgency;
   std::optional<store::ObjectId> name;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = fetches_.find(id);
     if (it == fetches_.end()) return;
     place = place_;
@@ -332,7 +332,7 @@ void FileContent::Start(uint64_t id) {
 void FileContent::Answered(uint64_t id, uint64_t attempt, Result<FetchedRange> answer) {
   Fetch fetch;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = fetches_.find(id);
     if (it == fetches_.end() || it->second.attempt != attempt) return;
     fetch = it->second;
@@ -350,7 +350,7 @@ void FileContent::Answered(uint64_t id, uint64_t attempt, Result<FetchedRange> a
   }
   int64_t delay = -1;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = fetches_.find(id);
     if (it == fetches_.end()) return;
     if (!mixed_) delay = it->second.retry.Next(status.error(), MonotonicMicros());
@@ -379,7 +379,7 @@ Status FileContent::Keep(const Fetch& fetch, FetchedRange* range) {
     // Some units may have arrived in another way meanwhile.
     std::vector<uint64_t> missing;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       missing = MissingLocked(fetch.first, fetch.count);
     }
     if (missing.empty()) VRUN_TRY(Put(fetch.first, {}, range->object_id));  // still records the name
@@ -403,7 +403,7 @@ Status FileContent::Put(uint64_t first, const std::vector<store::PutUnit>& units
                         const std::optional<store::ObjectId>& name) {
   std::shared_ptr<store::Object> object;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     object = ObjectLocked();
   }
   BackendCounters& counters = cache_.backend_.mutable_counters();
@@ -418,14 +418,14 @@ Status FileContent::Put(uint64_t first, const std::vector<store::PutUnit>& units
   if (!put) {
     if (put.error().code() == Code::kCorrupt) return put;
     if (put.error().code() == Code::kAborted) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       mixed_ = true;
       return put;
     }
     ++counters.store_write_failures;
     cache_.StoreRefuses(put.error());
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       for (size_t i = 0; i < units.size(); ++i) {
         auto own = std::make_shared<const std::string>(units[i].data);
         const std::string_view data = *own;
@@ -446,7 +446,7 @@ void FileContent::Count(uint64_t first, uint64_t count, uint64_t bytes, Origin o
   if (!recorder.active()) return;
   std::string path;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     path = place_.path;
   }
   recorder.Fetched(version_, first, count, bytes, origin, path);
@@ -457,7 +457,7 @@ void FileContent::Finish(uint64_t id, const Status& status) {
   std::string path;
   TimerThread::Id timer = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto fetch = fetches_.find(id);
     if (fetch == fetches_.end()) return;
     timer = fetch->second.deadline_timer;
@@ -492,7 +492,7 @@ void FileContent::Finish(uint64_t id, const Status& status) {
 bool FileContent::IsComplete() {
   std::shared_ptr<store::Object> object;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (mixed_) return false;
     object = ObjectLocked();
   }
@@ -501,7 +501,7 @@ bool FileContent::IsComplete() {
 
 void FileContent::DropUnstored(uint64_t unit) {
   UnitData dropped;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (const auto it = memory_.find(unit); it != memory_.end()) {
     dropped = std::move(it->second);
     memory_.erase(it);
@@ -509,13 +509,13 @@ void FileContent::DropUnstored(uint64_t unit) {
 }
 
 bool FileContent::HoldsUnstored() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return !memory_.empty();
 }
 
 void FileContent::ReleaseObject() {
   std::shared_ptr<store::Object> released;  // after the lock
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!fetches_.empty()) return;
   released = std::move(object_);
   acquired_ = false;

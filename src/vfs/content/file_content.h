@@ -6,7 +6,6 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +16,7 @@
 
 #include "base/hash/digest.h"
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 #include "store/format/object_id.h"
 #include "tree/tree.h"
@@ -164,7 +164,7 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   const uint64_t unit_bytes_;
   const uint64_t unit_count_;
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::optional<store::ObjectId> known_id_;
   std::shared_ptr<store::Object> object_;
   bool acquired_ = false;

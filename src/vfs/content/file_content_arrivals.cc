@@ -5,6 +5,7 @@
 #include <bit>
 #include <utility>
 
+#include "base/thread/mutex.h"
 #include "store/store.h"
 #include "vfs/content/backend.h"
 #include "vfs/content/burst.h"
@@ -23,7 +24,7 @@ constexpr int64_t kAheadPatienceMicros = 10'000;  // for content requested ahead
 
 bool FileContent::Expect(const Place& place, uint64_t first, uint64_t count,
                          const std::shared_ptr<BurstProgress>& burst, uint32_t frame, bool all) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (all) touched_ = traced_ = true;  // no need to ask home about it
   if (lost_) return false;
   place_ = place;
@@ -68,7 +69,7 @@ void FileContent::Arrived(uint64_t first, std::span<const Digest> digests, std::
     data = *buffer;
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (uint64_t i = 0; i < digests.size(); ++i) {
       memory_[first + i] = {buffer, data.substr(i * unit_bytes_, unit_bytes_)};
     }
@@ -77,7 +78,7 @@ void FileContent::Arrived(uint64_t first, std::span<const Digest> digests, std::
   auto write = [self = shared_from_this(), first, names = std::vector<Digest>(digests.begin(), digests.end()), buffer,
                 data] {
     self->WriteArrived(first, names, data);
-    std::lock_guard lock(self->mutex_);
+    MutexLock lock(self->mutex_);
     for (size_t i = 0; i < names.size(); ++i) {
       const auto it = self->memory_.find(first + i);
       if (it != self->memory_.end() && it->second.buffer == buffer) self->memory_.erase(it);
@@ -89,7 +90,7 @@ void FileContent::Arrived(uint64_t first, std::span<const Digest> digests, std::
 void FileContent::FinishArrived(uint64_t first, uint64_t count) {
   std::vector<uint64_t> over;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (uint64_t unit = first; unit < first + count; ++unit) expected_.erase(unit);
     for (const auto& [id, fetch] : fetches_) {
       if (fetch.first + fetch.count > first && fetch.first < first + count &&
@@ -110,7 +111,7 @@ void FileContent::WriteArrived(uint64_t first, std::span<const Digest> digests, 
 
 Status FileContent::StoreSmall(FetchedUnit* unit, Origin origin) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto object = ObjectLocked();
     if (object && object->id().algorithm == store::IdAlgorithm::kBlake3 && object->id().digest != unit->digest) {
       return Error(Code::kCorrupt, "fetch content: the content does not match its digest");
@@ -125,7 +126,7 @@ bool FileContent::Has(uint64_t offset, uint64_t n) {
   if (offset >= version_.size || n == 0) return true;
   n = std::min(n, version_.size - offset);
   const uint64_t first = offset / unit_bytes_;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return !mixed_ && MissingLocked(first, (offset + n - 1) / unit_bytes_ + 1 - first).empty();
 }
 
@@ -137,7 +138,7 @@ bool FileContent::Declines(uint64_t offset, uint64_t n) {
   n = std::min(n, version_.size - offset);
   const uint64_t first = offset / unit_bytes_, count = (offset + n - 1) / unit_bytes_ + 1 - first;
   if (count == 1) return false;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const std::vector<uint64_t> missing = MissingLocked(first, count);
   const size_t expected = static_cast<size_t>(
       std::count_if(missing.begin(), missing.end(), [this](uint64_t unit) { return ExpectedLocked(unit, false); }));
@@ -152,7 +153,7 @@ bool FileContent::ComesInPartsLocked(const Place& place) const {
 }
 
 bool FileContent::ComesInParts(const Place& place) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return ComesInPartsLocked(place);
 }
 
@@ -168,7 +169,7 @@ bool FileContent::LacksLocked() {
 void FileContent::Borrow(const Place& place, std::function<void()> done) {
   bool lacks;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     lacks = !lost_ && !mixed_ && LacksLocked();
   }
   if (!lacks) {
@@ -186,7 +187,7 @@ void FileContent::Borrow(const Place& place, std::function<void()> done) {
 void FileContent::FindExtents(const Place& place, std::function<void(ExtentsPtr)> done) {
   ExtentsPtr known;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     known = extents_;
   }
   if (known) return done(std::move(known));
@@ -195,7 +196,7 @@ void FileContent::FindExtents(const Place& place, std::function<void(ExtentsPtr)
                                            if (!found) return done(nullptr);
                                            auto extents = std::make_shared<const Extents>(*std::move(found));
                                            {
-                                             std::lock_guard lock(self->mutex_);
+                                             MutexLock lock(self->mutex_);
                                              self->extents_ = extents;
                                            }
                                            done(std::move(extents));
@@ -206,7 +207,7 @@ std::optional<std::string> FileContent::Held(uint64_t first, uint64_t count) {
   std::shared_ptr<store::Object> object;
   std::vector<UnitData> in_memory(count);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (mixed_ || first >= unit_count_ || count > unit_count_ - first) return std::nullopt;
     object = ObjectLocked();
     for (uint64_t i = 0; i < count && !memory_.empty(); ++i) {

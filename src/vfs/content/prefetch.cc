@@ -31,7 +31,7 @@ void Prefetcher::Touched(const FileContent::Place& place, const tree::FileVersio
   bool siblings;
   uint64_t stops;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     siblings = AskForLocked(place);
     stops = stops_;
   }
@@ -60,7 +60,7 @@ bool Prefetcher::IsLibrary(std::string_view path) {
 
 void Prefetcher::Take(const Digest& tree, uint64_t stops, const std::vector<ResidentFile>& files) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stops != stops_) return;
   }
   // A loader first looks into each library, in order, and then processes them from the last to the first.
@@ -93,7 +93,7 @@ void Prefetcher::Take(const Digest& tree, uint64_t stops, const std::vector<Resi
 void Prefetcher::Push(std::vector<Item> items) {
   std::vector<Item> dropped;  // freed without the lock
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const Item& item : items) queued_bytes_ += item.end - item.first;
     queue_.insert(queue_.begin(), std::make_move_iterator(items.begin()), std::make_move_iterator(items.end()));
     while (queued_bytes_ > kQueuedBytes) {
@@ -107,7 +107,7 @@ void Prefetcher::Push(std::vector<Item> items) {
 
 void Prefetcher::Stop() {
   std::deque<Item> dropped;  // freed without the lock
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   dropped.swap(queue_);
   queued_bytes_ = 0;
   ++stops_;
@@ -124,7 +124,7 @@ void Prefetcher::Add(const std::shared_ptr<FileContent>& content, const FileCont
 }
 
 void Prefetcher::Pump() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (pumping_) return;  // the thread that pumps sees the freed room
   pumping_ = true;
   while (!queue_.empty() && under_way_bytes_ < window_bytes_) {
@@ -146,7 +146,7 @@ void Prefetcher::Pump() {
 
 void Prefetcher::Over(uint64_t bytes, bool fetched, int64_t began) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     under_way_bytes_ -= bytes;
     const int64_t now = MonotonicMicros(), took = now - began;
     if (fetched && bytes == kPieceBytes) {

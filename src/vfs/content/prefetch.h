@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -20,6 +19,7 @@
 #include <vector>
 
 #include "base/hash/digest.h"
+#include "base/thread/mutex.h"
 #include "tree/tree.h"
 #include "vfs/content/file_cache.h"
 #include "vfs/content/source.h"
@@ -65,7 +65,7 @@ class Prefetcher {
 
   Backend& backend_;
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
-  std::mutex mutex_;
+  Mutex mutex_;
   std::deque<Item> queue_;  // latest request first: that is what is being read now
   uint64_t queued_bytes_ = 0;
   uint64_t under_way_bytes_ = 0;

@@ -19,7 +19,7 @@ constexpr uint64_t kPieceBytes = 16 << 20;
 void Verifier::Verify(const std::shared_ptr<FileContent>& content, Done done) {
   FileContent* const key = content.get();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Job& job = jobs_[key];
     if (done) job.done.push_back(std::move(done));
     if (job.content) return;
@@ -33,7 +33,7 @@ void Verifier::VerifyPiece(FileContent* content) {
   const std::optional<uint64_t> unverified = content->VerifySome(kPieceBytes);
   Job over;  // released after the lock
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = jobs_.find(content);
     Job& job = it->second;
     job.left -= std::min(job.left, kPieceBytes);
@@ -50,7 +50,7 @@ void Verifier::VerifyPiece(FileContent* content) {
 std::optional<uint64_t> FileContent::VerifySome(uint64_t bytes) {
   std::shared_ptr<store::Object> object;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (mixed_) return std::nullopt;
     object = ObjectLocked();
   }
@@ -60,7 +60,7 @@ std::optional<uint64_t> FileContent::VerifySome(uint64_t bytes) {
 Result<UniqueFd> FileContent::OpenForPassthrough() {
   std::shared_ptr<store::Object> object;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     object = ObjectLocked();
   }
   if (!object) return Error(Code::kNotFound, "open for passthrough: not in the store");

@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
 #include "base/io/work_queue.h"
+#include "base/thread/mutex.h"
 
 namespace vrun::vfs {
 
@@ -37,7 +37,7 @@ class Verifier {
   };
   void VerifyPiece(FileContent* content);
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::unordered_map<FileContent*, Job> jobs_;  // guarded by mutex_
   WorkQueue queue_{"verifier"};                 // last: its thread uses the others
 };

@@ -18,7 +18,7 @@ constexpr int64_t kQuietMicros = 50'000;
 
 WriteBehind::~WriteBehind() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_all();
@@ -26,7 +26,7 @@ WriteBehind::~WriteBehind() {
 }
 
 bool WriteBehind::Post(uint64_t bytes, std::function<void()> write) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (stopping_ || bytes_ + bytes > limit_bytes_) return false;
   bytes_ += bytes;
   posted_ = MonotonicMicros();
@@ -40,7 +40,7 @@ void WriteBehind::Run() {
   ::pthread_setname_np(::pthread_self(), "write-behind");
   // For this thread only. Not idle priority: waiting pieces use memory.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 10);
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
     if (waiting_.empty()) return;

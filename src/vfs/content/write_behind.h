@@ -6,13 +6,13 @@
 // has arrived for a moment, or when half of the memory is used.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <utility>
+
+#include "base/thread/mutex.h"
 
 namespace vrun::vfs {
 
@@ -33,8 +33,8 @@ class WriteBehind {
   void Run();
 
   const uint64_t limit_bytes_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  Mutex mutex_;
+  CondVar wake_;
   std::deque<std::pair<uint64_t, std::function<void()>>> waiting_;  // guarded by mutex_, as all below
   int64_t posted_ = 0;                                              // time of the last Post; monotonic microseconds
   uint64_t bytes_ = 0;

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <optional>
 
+#include "base/thread/mutex.h"
 #include "vfs/testing/view_fixture.h"
 
 namespace vrun::vfs {
@@ -134,7 +135,7 @@ TEST_F(ViewTest, AFileThatChangedAtHomeIsAnError) {
   char byte;
   EXPECT_EQ(::read(fd->get(), &byte, 1), -1);
   EXPECT_EQ(errno, EIO);
-  std::lock_guard lock(lost_mutex_);
+  MutexLock lock(lost_mutex_);
   EXPECT_EQ(lost_, std::vector<std::string>{"/f"});
 }
 

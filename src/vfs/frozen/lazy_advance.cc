@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/thread/mutex.h"
 #include "vfs/frozen/lazy_root.h"
 
 namespace vrun::vfs {
@@ -130,7 +131,7 @@ Status LazyRoot::Advance(Dispatcher& dispatcher, const Digest& tree) {
   for (;;) {
     std::vector<std::pair<Digest, std::string>> missing;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       Inode* top = inodes_.root();
       const bool differs = top->directory->digest != root.child;
       if (differs && top->directory->loaded) {

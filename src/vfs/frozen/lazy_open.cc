@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/thread/mutex.h"
 #include "store/store.h"
 #include "vfs/content/verifier.h"
 #include "vfs/frozen/lazy_root.h"
@@ -40,7 +41,7 @@ void LazyRoot::Open(const Request& request, uint32_t flags, Reply reply) {
   std::shared_ptr<FileContent> content;
   FileContent::Place place;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Inode* inode = inodes_.Find(nodeid);
     if (inode != nullptr) content = ContentLocked(*inode);
     if (content) place = {tree_, inodes_.PathOf(*inode).value_or("")};
@@ -85,7 +86,7 @@ void LazyRoot::Open(const Request& request, uint32_t flags, Reply reply) {
 void LazyRoot::OpenCached(uint64_t nodeid, const std::shared_ptr<FileContent>& content, Reply reply) {
   bool through = false;
   {
-    std::lock_guard lock(open_mutex_);
+    MutexLock lock(open_mutex_);
     OpenFiles& files = open_files_[nodeid];
     through = files.backing != 0;  // opened meanwhile: an inode cannot be open both ways
     if (!through) ++files.cached;
@@ -94,7 +95,7 @@ void LazyRoot::OpenCached(uint64_t nodeid, const std::shared_ptr<FileContent>& c
   }
   if (through && AnswerThrough(nodeid, &reply)) return;
   if (through) {
-    std::lock_guard lock(open_mutex_);
+    MutexLock lock(open_mutex_);
     OpenFiles& files = open_files_[nodeid];
     ++files.cached;
     SaveOpenLocked(nodeid, &files);
@@ -108,7 +109,7 @@ void LazyRoot::OpenCached(uint64_t nodeid, const std::shared_ptr<FileContent>& c
 }
 
 LazyRoot::Opened LazyRoot::HowOpen(uint64_t nodeid) {
-  std::lock_guard lock(open_mutex_);
+  MutexLock lock(open_mutex_);
   const auto it = open_files_.find(nodeid);
   if (it == open_files_.end()) return Opened::kNot;
   return it->second.backing != 0 ? Opened::kThrough : Opened::kCached;
@@ -142,7 +143,7 @@ void LazyRoot::Repair(uint64_t nodeid, const std::shared_ptr<FileContent>& conte
   }
   FileContent::Place place;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Inode* inode = inodes_.Find(nodeid);
     if (inode != nullptr) place = {tree_, inodes_.PathOf(*inode).value_or("")};
   }
@@ -165,7 +166,7 @@ bool LazyRoot::AnswerThrough(uint64_t nodeid, Reply* reply) {
   OpenOut out{kThroughHandle, kOpenPassthrough | kOpenNoFlush, 0};
   std::shared_ptr<FileContent> content;
   {
-    std::lock_guard lock(open_mutex_);
+    MutexLock lock(open_mutex_);
     const auto it = open_files_.find(nodeid);
     if (it == open_files_.end() || it->second.backing == 0) return false;
     ++it->second.passthrough;
@@ -181,7 +182,7 @@ bool LazyRoot::AnswerThrough(uint64_t nodeid, Reply* reply) {
 
 bool LazyRoot::OpenThrough(uint64_t nodeid, const std::shared_ptr<FileContent>& content, Reply* reply) {
   {
-    std::lock_guard lock(open_mutex_);
+    MutexLock lock(open_mutex_);
     const auto it = open_files_.find(nodeid);
     if (it != open_files_.end() && it->second.cached > 0) return false;
   }
@@ -189,7 +190,7 @@ bool LazyRoot::OpenThrough(uint64_t nodeid, const std::shared_ptr<FileContent>& 
   const auto fd = content->OpenForPassthrough();
   if (!fd) return false;
   {
-    std::lock_guard lock(open_mutex_);
+    MutexLock lock(open_mutex_);
     OpenFiles& files = open_files_[nodeid];
     if (files.cached > 0) return false;
     if (files.backing == 0) {
@@ -222,7 +223,7 @@ void LazyRoot::Release(const Request& request, uint64_t handle, Reply reply) {
 
 void LazyRoot::CloseHandle(uint64_t nodeid, uint64_t handle) {
   std::shared_ptr<FileContent> released;  // released after the lock
-  std::lock_guard lock(open_mutex_);
+  MutexLock lock(open_mutex_);
   const auto it = open_files_.find(nodeid);
   if (it == open_files_.end()) return;
   OpenFiles& files = it->second;

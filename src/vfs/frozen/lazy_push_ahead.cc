@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "base/thread/mutex.h"
 #include "vfs/frozen/lazy_root.h"
 #include "vfs/push/pusher.h"
 
@@ -33,7 +34,7 @@ void LazyRoot::PushAfterRead(uint64_t nodeid) {
   if (!pusher_) return;
   std::vector<Pusher::Piece> files;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Inode* inode = inodes_.Find(nodeid);
     if (inode == nullptr || inode->version.size > Pusher::kMostBytes) return;
     inode->pages = Inode::Pages::kSent;
@@ -63,7 +64,7 @@ void LazyRoot::PushAfterRead(uint64_t nodeid) {
 }
 
 bool LazyRoot::ClaimPush(uint64_t nodeid) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Inode* inode = inodes_.Find(nodeid);
   if (inode == nullptr || inode->pages != Inode::Pages::kQueued) return false;  // a reader was faster
   inode->pages = Inode::Pages::kSent;

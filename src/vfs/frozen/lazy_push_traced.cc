@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "base/thread/mutex.h"
 #include "store/format/object_id.h"
 #include "vfs/frozen/lazy_root.h"
 #include "vfs/push/pusher.h"
@@ -28,7 +29,7 @@ void LazyRoot::PushTraced(std::span<const uint64_t> nodeids, bool opened) {
   if (!pusher_ || !traced.active() || opened != opens_are_seen()) return;
   std::vector<Pusher::Piece> pieces;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const uint64_t nodeid : nodeids) {
       Inode* inode = inodes_.Find(nodeid);
       if (inode == nullptr || !S_ISREG(inode->mode)) continue;
@@ -49,7 +50,7 @@ void LazyRoot::TraceArrived(const tree::FileVersion& version, TracedFiles::Range
   if (!pusher_) return;
   std::vector<Pusher::Piece> pieces;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = traced_nodes_.find(version);
     if (it == traced_nodes_.end()) return;
     if (const Inode* inode = inodes_.Find(it->second)) pieces.push_back(PieceLocked(*inode, range));
@@ -58,7 +59,7 @@ void LazyRoot::TraceArrived(const tree::FileVersion& version, TracedFiles::Range
 }
 
 void LazyRoot::TracesOver() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   traced_nodes_.clear();
 }
 

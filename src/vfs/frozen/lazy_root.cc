@@ -6,13 +6,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
+#include "base/thread/mutex.h"
 #include "store/store.h"
 #include "tree/codec.h"
 #include "vfs/content/seek.h"
@@ -35,20 +35,20 @@ Result<tree::Entry> FetchRootEntry(Backend& backend, const Digest& tree) {
     if (auto entry = tree::DecodeRoot(*blob, tree)) return entry;
   }
   struct Wait {
-    std::mutex mutex;
-    std::condition_variable changed;
+    Mutex mutex;
+    CondVar changed;
     std::optional<Result<tree::Entry>> answer;
   };
   Retry retry{.deadline = MonotonicMicros() + backend.options().home_deadline_micros};
   for (;;) {
     const auto wait = std::make_shared<Wait>();
     backend.source()->FetchRoot(tree, [wait](Result<tree::Entry> answer) {
-      std::lock_guard lock(wait->mutex);
+      MutexLock lock(wait->mutex);
       wait->answer = std::move(answer);
       wait->changed.notify_all();
     });
     const int64_t left = std::max<int64_t>(retry.deadline - MonotonicMicros(), 0);
-    std::unique_lock lock(wait->mutex);
+    MutexLock lock(wait->mutex);
     if (!wait->changed.wait_for(lock, std::chrono::microseconds(left), [&] { return wait->answer.has_value(); })) {
       return Error(Code::kTimeout, "fetch the root of a tree: home did not answer in time");
     }
@@ -101,12 +101,12 @@ void LazyRoot::StopPushing() {
 }
 
 Digest LazyRoot::tree() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return tree_;
 }
 
 size_t LazyRoot::inodes() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return inodes_.size();
 }
 
@@ -158,7 +158,7 @@ void LazyRoot::WithDirectory(uint64_t nodeid, Reply reply, std::function<void(Re
   Digest tree;
   std::string path;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Inode* inode = inodes_.Find(nodeid);
     if (inode == nullptr || !inode->is_directory()) {
       reply.Error(inode == nullptr ? ESTALE : ENOTDIR);
@@ -180,7 +180,7 @@ void LazyRoot::WithDirectory(uint64_t nodeid, Reply reply, std::function<void(Re
     return;
   }
   const auto install = [this, nodeid, digest](const LoadedDirectoryPtr& loaded) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Inode* inode = inodes_.Find(nodeid);
     if (inode == nullptr || !inode->is_directory()) return false;
     if (inode->directory->loaded) return true;  // another request was faster, or the tree has advanced
@@ -224,7 +224,7 @@ void LazyRoot::Lookup(const Request& request, std::string_view name, Reply reply
 void LazyRoot::LookupLoaded(uint64_t nodeid, const std::string& name, Reply reply) {
   fuse_entry_out out{};
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Inode* parent = inodes_.Find(nodeid);
     if (parent == nullptr || !parent->is_directory() || !parent->directory->loaded) {
       reply.Error(ESTALE);
@@ -249,14 +249,14 @@ void LazyRoot::LookupLoaded(uint64_t nodeid, const std::string& name, Reply repl
 }
 
 void LazyRoot::Forget(uint64_t nodeid, uint64_t count) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   inodes_.Forget(nodeid, count);
 }
 
 void LazyRoot::GetAttr(const Request& request, Reply reply) {
   fuse_attr_out out{};
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Inode* inode = inodes_.Find(request.nodeid);
     const auto entry = inode != nullptr ? EntryLocked(*inode) : std::nullopt;
     if (!entry) {
@@ -272,7 +272,7 @@ void LazyRoot::GetAttr(const Request& request, Reply reply) {
 void LazyRoot::ReadLink(const Request& request, Reply reply) {
   std::optional<tree::Entry> entry;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Inode* inode = inodes_.Find(request.nodeid);
     if (inode != nullptr) entry = EntryLocked(*inode);
   }
@@ -324,7 +324,7 @@ void LazyRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bo
     return true;
   };
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Inode* inode = inodes_.Find(nodeid);
     if (inode == nullptr || !inode->is_directory() || !inode->directory->loaded) {
       reply.Error(ESTALE);
@@ -384,7 +384,7 @@ void LazyRoot::GetXattr(const Request& request, std::string_view name, uint32_t 
   }
   std::optional<std::string> value;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Inode* inode = inodes_.Find(request.nodeid);
     // An overlay asks for its own attributes of every file that it looks up; the tree never has them.
     if (inode != nullptr && !name.starts_with("trusted.overlay.")) {
@@ -407,7 +407,7 @@ void LazyRoot::GetXattr(const Request& request, std::string_view name, uint32_t 
 void LazyRoot::ListXattr(const Request& request, uint32_t size, Reply reply) {
   std::string names;
   if (options_.xattrs) {  // if disabled: an empty list, because ENOSYS would be an error for callers
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Inode* inode = inodes_.Find(request.nodeid);
     const auto entry = inode != nullptr ? EntryLocked(*inode) : std::nullopt;
     if (entry) names = XattrNames(*entry);
@@ -426,7 +426,7 @@ void LazyRoot::Seek(const Request& request, uint64_t offset, uint32_t whence, Re
   FileContent::Place place;
   bool sparse = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Inode* inode = inodes_.Find(request.nodeid);
     if (inode != nullptr) content = ContentLocked(*inode);
     const auto entry = content ? EntryLocked(*inode) : std::nullopt;
@@ -450,7 +450,7 @@ std::shared_ptr<FileContent> LazyRoot::ContentLocked(const Inode& inode) {
 void LazyRoot::Read(const Request& request, uint64_t offset, uint32_t size, Reply reply) {
   std::shared_ptr<FileContent> content;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Inode* inode = inodes_.Find(request.nodeid);
     if (inode != nullptr) content = ContentLocked(*inode);
   }
@@ -492,7 +492,7 @@ void LazyRoot::ReadOrFetch(uint64_t nodeid, std::shared_ptr<FileContent> content
   }
   FileContent::Place place;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Inode* inode = inodes_.Find(nodeid);
     const auto path = inode != nullptr ? inodes_.PathOf(*inode) : std::nullopt;
     if (!path) {  // the view has advanced past this file
@@ -523,7 +523,7 @@ void LazyRoot::Record(uint64_t nodeid, const tree::FileVersion& version, uint64_
   const uint64_t unit = store::UnitBytes(version.size);
   const uint64_t first = offset / unit, end = (offset + n - 1) / unit + 1;
   backend_.recorder().Used(version, first, end - first, [this, nodeid] {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Inode* inode = inodes_.Find(nodeid);
     return inode != nullptr ? inodes_.PathOf(*inode).value_or("") : "";
   });
@@ -531,7 +531,7 @@ void LazyRoot::Record(uint64_t nodeid, const tree::FileVersion& version, uint64_
 
 void LazyRoot::ReportLost(uint64_t nodeid, const std::string& path, const Error& error) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Inode* inode = inodes_.Find(nodeid);
     if (inode == nullptr || inode->lost_reported) return;
     inode->lost_reported = true;

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "base/id_map.h"
+#include "base/thread/mutex.h"
 #include "vfs/content/backend.h"
 #include "vfs/content/file_cache.h"
 #include "vfs/frozen/inode_table.h"
@@ -156,7 +156,7 @@ class LazyRoot final : public Operations, private TracedFiles::Listener {
   std::atomic<bool> passthrough_works_{false};  // until the kernel refuses a backing file permanently
   std::atomic<uint64_t> passthrough_opens_{0};
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   Digest tree_;
   tree::Entry root_;
   InodeTable inodes_;
@@ -165,7 +165,7 @@ class LazyRoot final : public Operations, private TracedFiles::Listener {
 
   std::unique_ptr<Pusher> pusher_;  // null: nothing is pushed
 
-  std::mutex open_mutex_;  // never together with mutex_
+  Mutex open_mutex_;  // never together with mutex_
   std::unordered_map<uint64_t, OpenFiles> open_files_;
 };
 

@@ -6,12 +6,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <thread>
 
 #include "base/clock.h"
+#include "base/thread/mutex.h"
 #include "store/store.h"
 #include "vfs/content/backend.h"
 #include "vfs/content/burst.h"
@@ -233,15 +232,15 @@ class BurstTest : public testing::Test {
     return backend_->files().Get(version, std::nullopt);
   }
   Status Read(const tree::FileVersion& version, const std::string& path, uint64_t offset, uint64_t n) {
-    std::mutex mutex;
-    std::condition_variable changed;
+    Mutex mutex;
+    CondVar changed;
     std::optional<Status> done;
     Content(version)->Ensure({tree_, path}, offset, n, [&](const Status& status) {
-      std::lock_guard lock(mutex);
+      MutexLock lock(mutex);
       done = status;
       changed.notify_all();
     });
-    std::unique_lock lock(mutex);
+    MutexLock lock(mutex);
     EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(10), [&] { return done.has_value(); }));
     return done.value_or(Error(Code::kTimeout, "never"));
   }

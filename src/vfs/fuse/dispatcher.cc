@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -17,6 +16,7 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/thread/mutex.h"
 #include "vfs/cpu_latency.h"
 #include "vfs/fuse/decoder.h"
 #include "vfs/fuse/write_operations.h"
@@ -65,7 +65,7 @@ class ReplyChannel : public std::enable_shared_from_this<ReplyChannel> {
 
   // False: an early interrupt wants the request ended at once.
   bool Suspend(uint64_t unique, uint32_t pid) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     pending_.emplace(unique, Pending{pid, 0});
     const auto early = std::find(early_interrupts_.begin(), early_interrupts_.end(), unique);
     if (early == early_interrupts_.end()) return true;
@@ -75,14 +75,14 @@ class ReplyChannel : public std::enable_shared_from_this<ReplyChannel> {
 
   // Takes the right to answer a suspended request; false: EINTR was already answered.
   bool Claim(uint64_t unique) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return pending_.erase(unique) == 1;
   }
 
   void Interrupt(uint64_t unique) {
     bool end = false;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (pending_.count(unique) == 0) {
         // Another worker may be about to suspend the request. Or it has been answered: then this entry is dropped in
         // time.
@@ -101,7 +101,7 @@ class ReplyChannel : public std::enable_shared_from_this<ReplyChannel> {
 
   // After Close no timer is started and no counter changed: the Dispatcher is gone.
   void Close() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     timers_ = nullptr;
     counters_ = nullptr;
   }
@@ -114,7 +114,7 @@ class ReplyChannel : public std::enable_shared_from_this<ReplyChannel> {
 
   void SendInterrupted(uint64_t unique) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (counters_ != nullptr) ++counters_->interrupted;
     }
     Send(unique, EINTR, {});
@@ -133,7 +133,7 @@ class ReplyChannel : public std::enable_shared_from_this<ReplyChannel> {
       const auto self = weak.lock();
       if (!self) return;
       {
-        std::lock_guard lock(self->mutex_);
+        MutexLock lock(self->mutex_);
         if (self->pending_.count(unique) == 0 || !self->InterruptLocked(unique)) return;
       }
       self->EndInterrupted(unique);
@@ -142,7 +142,7 @@ class ReplyChannel : public std::enable_shared_from_this<ReplyChannel> {
   }
 
   const std::shared_ptr<Transport> transport_;
-  std::mutex mutex_;
+  Mutex mutex_;
   TimerThread* timers_;
   DispatcherCounters* counters_;
   std::unordered_map<uint64_t, Pending> pending_;  // suspended requests
@@ -203,7 +203,7 @@ void Dispatcher::Start(unsigned threads) {
 }
 
 bool Dispatcher::WaitInitialized(int timeout_ms) {
-  std::unique_lock lock(init_mutex_);
+  MutexLock lock(init_mutex_);
   return init_done_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [this] { return initialized_.load(); });
 }
 
@@ -420,7 +420,7 @@ void Dispatcher::Init(std::string_view body, Reply reply) {
   out.max_pages = choice.max_pages;
   out.max_stack_depth = (chosen & kFusePassthrough) != 0 ? 1 : 0;
   reply.Struct(out);
-  const std::lock_guard lock(init_mutex_);
+  const MutexLock lock(init_mutex_);
   initialized_ = true;
   init_done_.notify_all();
 }

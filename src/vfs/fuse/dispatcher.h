@@ -8,14 +8,13 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string_view>
 #include <thread>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "vfs/fuse/fuse_abi.h"
 #include "vfs/fuse/transport.h"
 #include "vfs/timer_thread.h"
@@ -159,8 +158,8 @@ class Dispatcher {
   DispatcherCounters counters_;
   std::atomic<uint64_t> init_flags_{0};  // as agreed at INIT
   std::atomic<bool> initialized_{false};
-  std::mutex init_mutex_;
-  std::condition_variable init_done_;
+  Mutex init_mutex_;
+  CondVar init_done_;
   std::vector<std::thread> threads_;
 };
 

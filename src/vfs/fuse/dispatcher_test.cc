@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include <mutex>
 #include <string>
 
+#include "base/thread/mutex.h"
 #include "vfs/fuse/fuse_abi.h"
 #include "vfs/testing/fake_kernel.h"
 
@@ -20,19 +20,19 @@ class Recorder : public Operations {
     return {.flags = FUSE_ASYNC_READ | kFusePassthrough};
   }
   void Lookup(const Request&, std::string_view name, Reply reply) override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     names.emplace_back(name);
     Keep(std::move(reply));
   }
   void Forget(uint64_t nodeid, uint64_t count) override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     forgotten[nodeid] += count;
   }
   void GetAttr(const Request&, Reply reply) override { reply.Error(ENOENT); }
   void ReadLink(const Request&, Reply) override {}  // drops the reply
   void Open(const Request&, uint32_t, Reply reply) override { reply.Error(EACCES); }
   void Read(const Request&, uint64_t, uint32_t, Reply reply) override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Keep(std::move(reply));
   }
   void Release(const Request&, uint64_t, Reply reply) override { reply.Empty(); }
@@ -48,17 +48,17 @@ class Recorder : public Operations {
     kept.push_back(std::move(reply));
   }
   Reply Take() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Reply reply = std::move(kept.back());
     kept.pop_back();
     return reply;
   }
   size_t kept_count() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return kept.size();
   }
 
-  std::mutex mutex_;
+  Mutex mutex_;
   KernelOffer offer_;
   bool suspend = true;
   std::vector<Reply> kept;
@@ -178,7 +178,7 @@ TEST_F(DispatcherTest, ForgetsAreCountedOneByOneAndInBatches) {
   header.opcode = FUSE_BATCH_FORGET;
   kernel_->SendRaw(std::string(reinterpret_cast<char*>(&header), sizeof header) + body);
   for (;;) {
-    std::lock_guard lock(ops_.mutex_);
+    MutexLock lock(ops_.mutex_);
     if (ops_.forgotten[7] == 4 && ops_.forgotten[8] == 5) break;
   }
 }

@@ -20,7 +20,7 @@ int Notify(Transport& transport, int code, std::string_view head, std::string_vi
 }
 
 void DevFuse::SetAbort(std::function<void()> abort) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   abort_ = std::move(abort);
 }
 
@@ -59,7 +59,7 @@ void DevFuse::CloseBacking(int id) {
 void DevFuse::Abort() {
   std::function<void()> abort;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     abort = abort_;
   }
   if (abort) abort();

@@ -6,10 +6,10 @@
 
 #include <cstddef>
 #include <functional>
-#include <mutex>
 #include <string_view>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 
 namespace vrun::vfs {
@@ -50,7 +50,7 @@ class DevFuse final : public Transport {
 
  private:
   const UniqueFd fd_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::function<void()> abort_;
 };
 

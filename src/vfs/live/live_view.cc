@@ -3,14 +3,13 @@
 
 #include <fcntl.h>
 
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "base/escape.h"
 #include "base/log.h"
+#include "base/thread/mutex.h"
 #include "store/store.h"
 #include "vfs/frozen/lazy_root.h"
 #include "vfs/frozen/saved_view.h"
@@ -62,7 +61,7 @@ class MountedLiveView final : public LiveView {
     root_.WatchCloses(nullptr);
     closes_.reset();
     {
-      std::lock_guard lock(release_mutex_);
+      MutexLock lock(release_mutex_);
       stop_ = true;
       release_.notify_one();
     }
@@ -117,7 +116,7 @@ class MountedLiveView final : public LiveView {
       return ErrnoError(error, "ask the kernel to resend unanswered requests");
     dispatcher_.Start(options.threads);
     {
-      std::lock_guard lock(release_mutex_);
+      MutexLock lock(release_mutex_);
       restored_ = true;
       release_.notify_one();
     }
@@ -183,7 +182,7 @@ class MountedLiveView final : public LiveView {
   }
 
   void Release() {
-    std::lock_guard lock(release_mutex_);
+    MutexLock lock(release_mutex_);
     released_ = true;
     release_.notify_one();
   }
@@ -191,7 +190,7 @@ class MountedLiveView final : public LiveView {
   // A thread of its own: the thread that closed the file answers requests, and the kernel may wait for answers before
   // it accepts a notice.
   void ShowReleased() {
-    std::unique_lock lock(release_mutex_);
+    MutexLock lock(release_mutex_);
     for (;;) {
       release_.wait(lock, [this] { return stop_ || released_ || restored_; });
       if (stop_) return;
@@ -214,8 +213,8 @@ class MountedLiveView final : public LiveView {
   std::optional<FuseMount> mount_;
   std::unique_ptr<CloseWatch> closes_;  // null: the kernel sends opens
 
-  std::mutex release_mutex_;
-  std::condition_variable release_;
+  Mutex release_mutex_;
+  CondVar release_;
   bool released_ = false;
   bool restored_ = false;
   bool stop_ = false;

@@ -72,7 +72,7 @@ PushPiece PushPiece::Traced(PushPiece file, TracedFiles::Range range) {
 void Pusher::Post(std::vector<Piece> pieces) {
   if (pieces.empty() || !works_) return;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopping_) return;
     if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
     for (Piece& piece : pieces) {
@@ -85,7 +85,7 @@ void Pusher::Post(std::vector<Piece> pieces) {
 
 void Pusher::Stop() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_all();
@@ -93,7 +93,7 @@ void Pusher::Stop() {
 }
 
 void Pusher::Run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     while (!stopping_ && waiting_.empty() && (later_.empty() || later_.front().first > MonotonicMicros())) {
       if (later_.empty())

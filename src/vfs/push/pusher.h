@@ -11,17 +11,16 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "store/format/object_id.h"
 #include "tree/tree.h"
 #include "vfs/content/backend.h"
@@ -102,8 +101,8 @@ class Pusher {
   std::atomic<uint64_t> pushed_{0};
   std::atomic<bool> works_{true};  // until the kernel refuses
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  Mutex mutex_;
+  CondVar wake_;
   std::deque<Piece> waiting_;                    // guarded by mutex_, as all below
   std::deque<std::pair<int64_t, Piece>> later_;  // not before that time
   bool stopping_ = false;

@@ -43,7 +43,7 @@ uint64_t FakeKernel::Queue(uint32_t opcode, uint64_t nodeid, std::string_view bo
   header.opcode = opcode;
   header.nodeid = nodeid;
   header.pid = pid;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   header.unique = next_unique_;
   next_unique_ += 2;  // the kernel's ids are even; the odd bit marks an interrupt
   if (answered) waiting_[header.unique] = Waiting{opcode, std::nullopt};
@@ -57,13 +57,13 @@ uint64_t FakeKernel::Send(uint32_t opcode, uint64_t nodeid, std::string_view bod
 }
 
 void FakeKernel::SendRaw(std::string packet) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   requests_.push_back(std::move(packet));
   changed_.notify_all();
 }
 
 std::optional<FakeKernel::Answer> FakeKernel::Wait(uint64_t unique, int timeout_ms) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const bool done = changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] {
     const auto it = waiting_.find(unique);
     return it == waiting_.end() || it->second.answer.has_value();
@@ -76,7 +76,7 @@ std::optional<FakeKernel::Answer> FakeKernel::Wait(uint64_t unique, int timeout_
 }
 
 bool FakeKernel::Answered(uint64_t unique) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = waiting_.find(unique);
   return it != waiting_.end() && it->second.answer.has_value();
 }
@@ -87,7 +87,7 @@ FakeKernel::Answer FakeKernel::Call(uint32_t opcode, uint64_t nodeid, std::strin
 }
 
 void FakeKernel::Withdraw(uint64_t unique) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   waiting_.erase(unique);
   changed_.notify_all();
 }
@@ -183,7 +183,7 @@ void FakeKernel::Release(uint64_t node, uint64_t handle) {
 
 void FakeKernel::Forget(uint64_t node, uint64_t count) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto& known = lookups_[node];
     known -= std::min(known, count);
     if (known == 0) lookups_.erase(node);
@@ -194,7 +194,7 @@ void FakeKernel::Forget(uint64_t node, uint64_t count) {
 void FakeKernel::ForgetAll() {
   std::map<uint64_t, uint64_t> all;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     all.swap(lookups_);
   }
   std::string body = Bytes(fuse_batch_forget_in{static_cast<uint32_t>(all.size()), 0});
@@ -203,40 +203,40 @@ void FakeKernel::ForgetAll() {
 }
 
 uint64_t FakeKernel::lookups(uint64_t node) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = lookups_.find(node);
   return it == lookups_.end() ? 0 : it->second;
 }
 
 void FakeKernel::HoldStores(bool on) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   hold_stores_ = on;
   changed_.notify_all();
 }
 
 bool FakeKernel::WaitHeldStores(int n, int timeout_ms) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   return changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return held_stores_ >= n; });
 }
 
 void FakeKernel::RefuseStores(int error, int times) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   refuse_stores_ = error;
   refuse_times_ = times;
 }
 
 std::vector<FakeKernel::Notification> FakeKernel::TakeNotifications() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return std::exchange(notifications_, {});
 }
 
 int FakeKernel::open_backings() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return static_cast<int>(backings_.size());
 }
 
 size_t FakeKernel::Receive(void* buffer, size_t size) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   changed_.wait(lock, [this] { return aborted_ || !requests_.empty(); });
   if (aborted_) return 0;
   const std::string packet = std::move(requests_.front());
@@ -253,7 +253,7 @@ int FakeKernel::Send(const iovec* parts, int count) {
   if (packet.size() < sizeof header) return EINVAL;
   std::memcpy(&header, packet.data(), sizeof header);
   if (header.len != packet.size()) return EINVAL;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (header.unique == 0 && header.error == FUSE_NOTIFY_STORE) {
     ++held_stores_;
     changed_.notify_all();
@@ -293,18 +293,18 @@ void FakeKernel::CountLookups(uint32_t opcode, const Answer& answer) {
 
 int FakeKernel::OpenBacking(int fd) {
   if (::fcntl(fd, F_GETFD) < 0) return -EBADF;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   backings_.insert(next_backing_);
   return next_backing_++;
 }
 
 void FakeKernel::CloseBacking(int id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   backings_.erase(id);
 }
 
 void FakeKernel::Abort() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   aborted_ = true;
   changed_.notify_all();
 }

@@ -4,19 +4,18 @@
 #pragma once
 
 #include <climits>
-#include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "vfs/fuse/fuse_abi.h"
 #include "vfs/fuse/transport.h"
 
@@ -101,8 +100,8 @@ class FakeKernel final : public Transport {
   uint64_t Queue(uint32_t opcode, uint64_t nodeid, std::string_view body, uint32_t pid, bool answered);
   void CountLookups(uint32_t opcode, const Answer& answer);
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  Mutex mutex_;
+  CondVar changed_;
   std::deque<std::string> requests_;
   std::map<uint64_t, Waiting> waiting_;
   std::map<uint64_t, uint64_t> lookups_;

@@ -5,13 +5,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/thread/mutex.h"
 #include "store/store.h"
 #include "tree/codec.h"
 #include "vfs/frozen/lazy_root.h"
@@ -89,7 +89,7 @@ class LazyRootTest : public testing::Test {
     auto root = FetchRootEntry(*backend_, tree);
     ASSERT_TRUE(root) << root.error().message();
     options_.on_content_lost = [this](const std::string& path, const std::string& reason) {
-      std::lock_guard lock(lost_mutex_);
+      MutexLock lock(lost_mutex_);
       lost_.push_back(path + ": " + reason);
     };
     kernel_ = std::make_shared<FakeKernel>();
@@ -138,7 +138,7 @@ class LazyRootTest : public testing::Test {
     return condition();
   }
   std::vector<std::string> lost() {
-    std::lock_guard lock(lost_mutex_);
+    MutexLock lock(lost_mutex_);
     return lost_;
   }
 
@@ -154,7 +154,7 @@ class LazyRootTest : public testing::Test {
   std::optional<LazyRoot> root_;
   std::optional<Dispatcher> dispatcher_;
   InitOut init_{};
-  std::mutex lost_mutex_;
+  Mutex lost_mutex_;
   std::vector<std::string> lost_;
 };
 

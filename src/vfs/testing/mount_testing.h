@@ -10,15 +10,14 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/files.h"
+#include "base/thread/mutex.h"
 #include "store/store.h"
 #include "tree/scan/scan.h"
 #include "vfs/content/backend.h"
@@ -51,7 +50,7 @@ class Watchdog {
  public:
   explicit Watchdog(int seconds)
       : thread_([this, seconds] {
-          std::unique_lock lock(mutex_);
+          MutexLock lock(mutex_);
           if (changed_.wait_for(lock, std::chrono::seconds(seconds * kSlowerBuild), [this] { return done_; })) return;
           std::fprintf(stderr, "watchdog: the test hangs\n");
           for (const unsigned id : connections_) {
@@ -61,7 +60,7 @@ class Watchdog {
         }) {}
   ~Watchdog() {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       done_ = true;
       changed_.notify_all();
     }
@@ -70,13 +69,13 @@ class Watchdog {
   void Watch(const std::string& directory) {
     struct statx st {};
     if (::statx(AT_FDCWD, directory.c_str(), AT_STATX_DONT_SYNC, 0, &st) != 0) return;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     connections_.push_back(st.stx_dev_minor);
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  Mutex mutex_;
+  CondVar changed_;
   std::vector<unsigned> connections_;
   bool done_ = false;
   std::thread thread_;

@@ -133,7 +133,7 @@ FakeSource::FakeSource() : thread_([this] { Run(); }) {}
 
 FakeSource::~FakeSource() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopped_ = true;
     changed_.notify_all();
   }
@@ -148,7 +148,7 @@ void FakeSource::Index(const tree::DirectoryPtr& directory) {
 }
 
 void FakeSource::Add(const tree::TreePtr& snapshot) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   roots_[snapshot->id] = snapshot->root;
   Index(snapshot->directory);
 }
@@ -156,78 +156,78 @@ void FakeSource::Add(const tree::TreePtr& snapshot) {
 Digest FakeSource::Add(const TreeMaker& maker) {
   const auto snapshot = maker.Make();
   Add(snapshot);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [version, content] : maker.contents()) contents_[version] = content;
   return snapshot->id;
 }
 
 void FakeSource::SetReader(Reader reader) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   reader_ = std::move(reader);
 }
 
 void FakeSource::Hold(bool on) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   hold_ = on;
   released_ = 0;
   changed_.notify_all();
 }
 
 void FakeSource::Release(size_t n) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   released_ = n == SIZE_MAX ? queue_.size() : released_ + n;
   changed_.notify_all();
 }
 
 bool FakeSource::WaitHeld(size_t n, int timeout_ms) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   return changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return queue_.size() >= n; });
 }
 
 void FakeSource::FailWith(std::function<std::optional<Error>(const Asked&)> fail) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   fail_ = std::move(fail);
 }
 
 void FakeSource::Tamper(std::function<void(FetchedRange*)> tamper) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   tamper_ = std::move(tamper);
 }
 
 void FakeSource::TellIds(bool on) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   tell_ids_ = on;
 }
 
 void FakeSource::DelayMicros(int64_t micros) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   delay_micros_ = micros;
 }
 
 void FakeSource::AnswerInline(bool on) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   inline_ = on;
 }
 
 std::vector<FakeSource::Asked> FakeSource::asked() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return asked_;
 }
 
 size_t FakeSource::CountAsked(char what) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return static_cast<size_t>(
       std::count_if(asked_.begin(), asked_.end(), [&](const Asked& a) { return a.what == what; }));
 }
 
 void FakeSource::ClearAsked() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   asked_.clear();
 }
 
 void FakeSource::Queue(const Asked& asked, std::function<void()> answer) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     asked_.push_back(asked);
     if (!inline_) {
       queue_.push_back(std::move(answer));
@@ -239,7 +239,7 @@ void FakeSource::Queue(const Asked& asked, std::function<void()> answer) {
 }
 
 void FakeSource::Run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return stopped_ || (!queue_.empty() && (!hold_ || released_ > 0)); });
     if (stopped_) return;
@@ -258,7 +258,7 @@ void FakeSource::Run() {
 std::optional<Error> FakeSource::Failure(const Asked& asked) {
   std::function<std::optional<Error>(const Asked&)> fail;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     fail = fail_;
   }
   return fail ? fail(asked) : std::nullopt;
@@ -270,7 +270,7 @@ void FakeSource::FetchRoot(const Digest& tree, std::function<void(Result<tree::E
     if (auto error = Failure(asked)) return done(*std::move(error));
     std::optional<tree::Entry> entry;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (const auto it = roots_.find(tree); it != roots_.end()) entry = it->second;
     }
     if (entry) {
@@ -288,7 +288,7 @@ void FakeSource::FetchDirectory(const Digest&, const std::string& path, const Di
     if (auto error = Failure(asked)) return done(*std::move(error));
     FetchedDirectory answer;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       const auto it = directories_.find(digest);
       if (it != directories_.end()) {
         // As it arrives over the wire: without its children.
@@ -310,7 +310,7 @@ void FakeSource::FetchDirectory(const Digest&, const std::string& path, const Di
 }
 
 void FakeSource::SetResident(const std::string& path, std::vector<ResidentFile> files) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   resident_[path] = std::move(files);
 }
 
@@ -318,7 +318,7 @@ void FakeSource::FetchResident(const Digest&, const std::string& path, const tre
                                std::function<void(Result<std::vector<ResidentFile>>)> done) {
   std::optional<std::vector<ResidentFile>> files;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto it = resident_.find(path); it != resident_.end()) files = it->second;
   }
   if (!files) return done(Error(Code::kUnsupported, "no hints"));
@@ -327,12 +327,12 @@ void FakeSource::FetchResident(const Digest&, const std::string& path, const tre
 }
 
 void FakeSource::SetTrace(TraceTable table) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   trace_ = std::move(table);
 }
 
 void FakeSource::DenyTrace(int times) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   trace_denials_ = times;
 }
 
@@ -341,7 +341,7 @@ void FakeSource::FetchTrace(const RunId&, const std::vector<Digest>& have,
   std::optional<TraceTable> table;
   bool denied;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     table = trace_;
     denied = trace_denials_ > 0 && trace_denials_-- > 0;
   }
@@ -363,7 +363,7 @@ void FakeSource::FetchFrames(const RunId&, std::shared_ptr<const TraceTable> tab
       TraceFrame frame;
       frame.index = static_cast<uint32_t>(asked.offset);
       {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         for (const TraceRange& range : table->frames[frame.index]) {
           const auto& file = table->files[range.file];
           const auto known = contents_.find(file.version);
@@ -394,7 +394,7 @@ void FakeSource::FetchRange(const Digest&, const std::string& path, const tree::
     FetchedRange range;
     range.offset = asked.offset;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       tamper = tamper_;
       if (const auto it = contents_.find(version); it != contents_.end()) {
         data = it->second.substr(asked.offset, asked.length);

@@ -2,11 +2,9 @@
 // Shared by the tests of this module: hand-made trees, and a home that answers when and how a test wants.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -14,6 +12,7 @@
 #include <vector>
 
 #include "base/hash/digest.h"
+#include "base/thread/mutex.h"
 #include "tree/tree.h"
 #include "vfs/content/source.h"
 
@@ -113,8 +112,8 @@ class FakeSource final : public Source {
   std::optional<Error> Failure(const Asked& asked);
   void Run();
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  Mutex mutex_;
+  CondVar changed_;
   std::unordered_map<Digest, tree::Entry, DigestHash> roots_;
   std::unordered_map<Digest, tree::DirectoryPtr, DigestHash> directories_;
   std::unordered_map<tree::FileVersion, std::string, tree::FileVersionHash> contents_;

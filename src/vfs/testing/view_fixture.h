@@ -14,18 +14,17 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/files.h"
+#include "base/thread/mutex.h"
 #include "store/store.h"
 #include "tree/scan/scan.h"
 #include "vfs/content/backend.h"
@@ -122,7 +121,7 @@ class ViewTest : public MountFixture {
     view_.reset();
     options_.directory = mount_;
     options_.on_content_lost = [this](const std::string& path, const std::string&) {
-      std::lock_guard lock(lost_mutex_);
+      MutexLock lock(lost_mutex_);
       lost_.push_back(path);
     };
     auto view = FrozenView::Mount(backend_, tree, options_);
@@ -156,7 +155,7 @@ class ViewTest : public MountFixture {
 
   ViewOptions options_{.ids = kBase};
   std::unique_ptr<FrozenView> view_;
-  std::mutex lost_mutex_;
+  Mutex lost_mutex_;
   std::vector<std::string> lost_;
 };
 

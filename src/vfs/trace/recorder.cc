@@ -11,7 +11,7 @@
 namespace vrun::vfs {
 
 void Recorder::Begin(uint64_t job, uint32_t attempt, bool partial) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (runs_.contains({job, attempt})) return;
   if (runs_.size() >= kMaxRuns) {
     runs_.erase(std::min_element(runs_.begin(), runs_.end(),
@@ -28,7 +28,7 @@ void Recorder::Begin(uint64_t job, uint32_t attempt, bool partial) {
 }
 
 std::optional<Recording> Recorder::End(uint64_t job, uint32_t attempt) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = runs_.find({job, attempt});
   if (it == runs_.end()) return std::nullopt;
   Sum(&it->second);
@@ -78,7 +78,7 @@ Recorder::File* Recorder::FileOf(Run* run, const tree::FileVersion& version) {
 
 bool Recorder::Fresh(const tree::FileVersion& version) {
   if (!active()) return false;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return std::any_of(runs_.begin(), runs_.end(), [&version](const auto& run) {
     const auto file = run.second.files.find(version);
     return file != run.second.files.end() && file->second.fetched && file->second.used < file->second.units.size();
@@ -88,7 +88,7 @@ bool Recorder::Fresh(const tree::FileVersion& version) {
 void Recorder::Used(const tree::FileVersion& version, uint64_t first, uint64_t count,
                     const std::function<std::string()>& path) {
   if (!active()) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto& [id, run] : runs_) {
     File* file = FileOf(&run, version);
     if (file == nullptr) continue;
@@ -122,7 +122,7 @@ void Recorder::Fetched(const tree::FileVersion& version, uint64_t first, uint64_
                        const std::string& path) {
   if (!active()) return;
   const int64_t now = MonotonicMicros();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto& [id, run] : runs_) {
     const int64_t when = std::max<int64_t>(now - run.began_micros, 0);
     Recording::Count& counts = run.recording.counts[static_cast<size_t>(origin)];
@@ -143,7 +143,7 @@ void Recorder::Fetched(const tree::FileVersion& version, uint64_t first, uint64_
 
 void Recorder::Unseen(const tree::FileVersion& version) {
   if (!active()) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto& [id, run] : runs_) {
     const auto file = run.files.find(version);
     run.recording.partial |= file == run.files.end() || file->second.used < file->second.units.size();
@@ -153,7 +153,7 @@ void Recorder::Unseen(const tree::FileVersion& version) {
 void Recorder::Waited(const std::string& path, uint64_t offset, int64_t micros, Origin origin) {
   if (!active()) return;
   const int64_t began = MonotonicMicros() - micros;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto& [id, run] : runs_) {
     Recording& recording = run.recording;
     ++recording.waits;

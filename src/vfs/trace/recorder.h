@@ -12,13 +12,13 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "tree/tree.h"
 #include "vfs/trace/trace_table.h"
 
@@ -73,7 +73,7 @@ class Recorder {
   static void Sum(Run* run);
 
   std::atomic<bool> active_{false};
-  std::mutex mutex_;
+  Mutex mutex_;
   std::map<std::pair<uint64_t, uint32_t>, Run> runs_;  // guarded by mutex_
   uint64_t next_serial_ = 0;
 };

@@ -7,7 +7,7 @@ void TracedFiles::Add(const TraceTable& table) {
   std::shared_lock listeners_lock(listeners_mutex_);
   std::vector<File> files;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Traced& traced = tables_[table.id];
     active_ = true;
     if (traced.runs++ > 0) return;
@@ -26,7 +26,7 @@ void TracedFiles::Add(const TraceTable& table) {
 
 void TracedFiles::Remove(const Digest& table) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = tables_.find(table);
     if (it == tables_.end() || --it->second.runs > 0) return;
     tables_.erase(it);
@@ -38,7 +38,7 @@ void TracedFiles::Remove(const Digest& table) {
 }
 
 std::vector<TracedFiles::Range> TracedFiles::Of(const tree::FileVersion& version) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [id, traced] : tables_) {
     if (const auto it = traced.at.find(version); it != traced.at.end()) return traced.files[it->second].ranges;
   }
@@ -48,7 +48,7 @@ std::vector<TracedFiles::Range> TracedFiles::Of(const tree::FileVersion& version
 void TracedFiles::Listen(Listener* listener) {
   std::unique_lock listeners_lock(listeners_mutex_);
   listeners_.insert(listener);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [id, traced] : tables_) listener->TraceBegins(traced.files);
 }
 

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <shared_mutex>
 #include <span>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "base/hash/digest.h"
+#include "base/thread/mutex.h"
 #include "tree/tree.h"
 #include "vfs/trace/trace_table.h"
 
@@ -69,7 +69,7 @@ class TracedFiles {
   };
 
   std::atomic<bool> active_{false};
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::map<Digest, Traced> tables_;  // guarded by mutex_
 
   std::shared_mutex listeners_mutex_;  // held shared during calls of listeners

@@ -18,6 +18,7 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/thread/mutex.h"
 #include "home/root/watch/watch_events.h"
 
 namespace vrun::home {
@@ -198,7 +199,7 @@ void EventWatcher::CheckMounts() {
 
 Result<tree::DirtySet> EventWatcher::Barrier(std::chrono::milliseconds timeout) {
   const int64_t deadline = MonotonicMicros() + timeout.count() * 1000;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   CheckMounts();
   cookie_seen_ = false;
   const bool expected = !blind_ && cookie_.Change();
@@ -225,7 +226,7 @@ Result<tree::DirtySet> EventWatcher::Barrier(std::chrono::milliseconds timeout) 
 
 void EventWatcher::Listen(std::function<void()> changed) {
   {
-    std::lock_guard listening(listen_mutex_);
+    MutexLock listening(listen_mutex_);
     changed_ = std::move(changed);
     listened_ = changed_ != nullptr;
   }
@@ -236,7 +237,7 @@ void EventWatcher::Loop() {
   while (!stop_) {
     int fd;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       fd = blind_ ? -1 : queue();
     }
     struct pollfd polled[2] = {{wake_.get(), POLLIN, 0}, {fd, POLLIN, 0}};
@@ -248,13 +249,13 @@ void EventWatcher::Loop() {
     }
     bool changed = false;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       for (int i = 0; i < kBatchesPerRound && !blind_ && ReadBatch(); ++i) {
       }
       changed = listened_ && !log_.empty() && !std::exchange(told_, true);
     }
     if (changed) {
-      std::lock_guard listening(listen_mutex_);
+      MutexLock listening(listen_mutex_);
       if (changed_) changed_();
     }
     // Pause: meanwhile the kernel merges the events of a busy writer, and does not wake us for each.

@@ -7,12 +7,12 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 #include "home/root/watch/watch.h"
 #include "tree/rules.h"
@@ -101,7 +101,7 @@ class EventWatcher : public Watcher {
   const tree::PathRules rules_;
   std::string root_;  // real path
   UniqueFd root_fd_;
-  mutable std::mutex mutex_;  // guards the members below and the whole back end
+  mutable Mutex mutex_;  // guards the members below and the whole back end
   tree::MountTable mounts_;
   DirtyLog log_;
   Cookie cookie_;
@@ -110,7 +110,7 @@ class EventWatcher : public Watcher {
  private:
   void Loop();
 
-  std::mutex listen_mutex_;  // held during the callback; locked before mutex_
+  Mutex listen_mutex_;  // held during the callback; locked before mutex_
   std::function<void()> changed_;
   std::atomic<bool> listened_ = false;
   bool told_ = false;  // changed_ was called since the last barrier; guarded by mutex_

@@ -14,6 +14,7 @@
 
 #include "base/escape.h"
 #include "base/log.h"
+#include "base/thread/mutex.h"
 #include "home/root/watch/watch_events.h"
 #include "tree/scan/listing.h"
 
@@ -37,7 +38,7 @@ class InotifyWatcher final : public EventWatcher {
 
   std::string_view kind() const override { return gave_up_ ? "rescan" : "inotify"; }
   std::string reason() const override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return reason_;
   }
 

@@ -83,7 +83,7 @@ void ContentSession::OnMessage(const std::string& message) {
   server_->traces_.frames().Busy();
   v1::ContentRequest request;
   if (!request.ParseFromString(message)) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stream_ != nullptr) stream_->Cancel(Error(Code::kCorrupt, "content request does not parse"));
     return;
   }
@@ -94,7 +94,7 @@ void ContentSession::OnMessage(const std::string& message) {
   if (request.has_cancel()) return Cancel(request.cancel().id());
   if (request.has_get_root() || request.has_get_directory() || request.has_get_tree()) ++server_->metadata_requests_;
   auto made = Make(std::move(request));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (stream_ == nullptr) return;
   if (waiting_[made->urgency()].size() >= kMaxWaiting) {
     stream_->Cancel(Error(Code::kExhausted, "too many content requests at a time"));
@@ -107,7 +107,7 @@ void ContentSession::OnMessage(const std::string& message) {
 void ContentSession::Cancel(uint64_t id) {
   tree_.Cancel(id);
   std::vector<std::unique_ptr<Request>> dropped;  // destroyed without the lock
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (running_.contains(id)) cancelled_.insert(id);
   for (auto& queue : waiting_) {
     const auto kept = std::stable_partition(queue.begin(), queue.end(), [id](const auto& r) { return r->id() != id; });
@@ -119,14 +119,14 @@ void ContentSession::Cancel(uint64_t id) {
 // --- the stream ---
 
 void ContentSession::Start(rpc::Stream* stream) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   stream_ = stream;
 }
 
 void ContentSession::Close() {
   std::deque<std::unique_ptr<Request>> dropped[kUrgencies];
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stream_ = nullptr;
     for (int u = 0; u < kUrgencies; ++u) dropped[u].swap(waiting_[u]);
   }
@@ -136,17 +136,17 @@ void ContentSession::Close() {
 }
 
 bool ContentSession::closed() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return stream_ == nullptr;
 }
 
 bool ContentSession::full() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return stream_ == nullptr || stream_->queued_bytes() > rpc::Stream::kHighWater;
 }
 
 void ContentSession::Queue(std::unique_ptr<Request> request) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (stream_ == nullptr) return;
   waiting_[request->urgency()].push_back(std::move(request));
   Schedule();
@@ -154,7 +154,7 @@ void ContentSession::Queue(std::unique_ptr<Request> request) {
 
 void ContentSession::OnWritable() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     parked_ = false;
     Schedule();
   }
@@ -175,7 +175,7 @@ void ContentSession::Schedule() {
 void ContentSession::Step() {
   std::unique_ptr<Request> work;  // destroyed without the lock
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     --scheduled_;
     if (stream_ == nullptr) return;
     for (int u = 0; u < kUrgencies && !work; ++u) {
@@ -193,7 +193,7 @@ void ContentSession::Step() {
     running_.insert(work->id());
   }
   const bool answered = work->Step();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   running_.erase(work->id());
   const bool cancelled = cancelled_.erase(work->id()) > 0;
   if (!answered && !cancelled && stream_ != nullptr) waiting_[work->urgency()].push_front(std::move(work));
@@ -210,7 +210,7 @@ size_t ContentSession::SliceBytes() const {
 void ContentSession::Send(const v1::ContentReply& reply, Urgency urgency, bool slices) {
   std::string bytes;
   reply.SerializeToString(&bytes);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (stream_ == nullptr || cancelled_.contains(reply.id())) return;
   server_->served_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
   sent_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_set>
 
+#include "base/thread/mutex.h"
 #include "home/pack/compression_policy.h"
 #include "home/serve/requests/live_streams.h"
 #include "home/serve/requests/request.h"
@@ -69,7 +69,7 @@ class ContentSession : public NodeStream {
   TreeWatch tree_;
   LiveStreams live_;
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   rpc::Stream* stream_ = nullptr;  // guarded by mutex_, as all below
   std::deque<std::unique_ptr<Request>> waiting_[kUrgencies];
   std::unordered_set<uint64_t> running_;

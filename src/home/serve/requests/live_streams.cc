@@ -18,7 +18,7 @@ Status LiveStreams::Begin(const v1::ContentRequest& request) {
         stream->Send(reply);
       });
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     joined_[view] = joined;
   }
   if (stream_->closed()) Leave();  // closed in the meantime
@@ -33,7 +33,7 @@ Status LiveStreams::End(const v1::ContentRequest& request) {
   const uint64_t view = request.end_writes().view();
   lent_->Drop(view);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (joined_.erase(view) == 0) return {};  // belongs to another stream
   }
   writes_->End(view);
@@ -43,7 +43,7 @@ Status LiveStreams::End(const v1::ContentRequest& request) {
 void LiveStreams::Leave() {
   std::map<uint64_t, uint64_t> joined;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     joined.swap(joined_);
   }
   for (const auto& [view, id] : joined) writes_->Leave(view, id);

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 
+#include "base/thread/mutex.h"
 #include "home/serve/lent_files.h"
 #include "home/serve/live_writes.h"
 #include "home/serve/requests/request.h"
@@ -28,7 +28,7 @@ class LiveStreams {
   LiveWrites* const writes_;
   LentFiles* const lent_;
   NodeStream* const stream_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::map<uint64_t, uint64_t> joined_;  // view -> result of LiveWrites::Join; guarded by mutex_
 };
 

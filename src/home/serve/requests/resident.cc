@@ -11,13 +11,13 @@ constexpr size_t kMaxOffered = 65536;  // files
 }  // namespace
 
 bool Resident::Offer(const tree::FileVersion& version) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (offered_.size() >= kMaxOffered) offered_.clear();
   return offered_.insert(version).second;
 }
 
 bool Resident::Offered(const tree::FileVersion& version) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return offered_.contains(version);
 }
 

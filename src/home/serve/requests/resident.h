@@ -2,9 +2,9 @@
 // Answers requests for what is likely to be read together with a file (home/ahead/guess.h).
 #pragma once
 
-#include <mutex>
 #include <unordered_set>
 
+#include "base/thread/mutex.h"
 #include "home/pack/digest_cache.h"
 #include "home/serve/served_files.h"
 #include "proto/content.pb.h"
@@ -23,7 +23,7 @@ class Resident {
 
   ServedFiles* const files_;
   const DigestCache* const digests_;
-  std::mutex mutex_;
+  Mutex mutex_;
   // Files already offered to this node, so that they are not examined again for each file that loads them. Guarded by
   // mutex_.
   std::unordered_set<tree::FileVersion, tree::FileVersionHash> offered_;

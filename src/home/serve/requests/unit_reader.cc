@@ -17,12 +17,12 @@ constexpr size_t kMaxShrinks = 8192;
 }  // namespace
 
 void UnitReader::LendTo(std::optional<uint64_t> view) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   view_ = view;
 }
 
 std::optional<uint64_t> UnitReader::LentTo() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return view_;
 }
 
@@ -64,7 +64,7 @@ Result<v1::ContentReply> UnitReader::Read(const v1::ContentRequest::GetRange& ge
 std::vector<Digest> UnitReader::Pack(const tree::FileVersion& version, v1::Units* units, bool digests_only) {
   Shrinks shrinks;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto it = shrinks_.find(version); it != shrinks_.end()) shrinks = it->second;
   }
   const uint64_t unit = store::UnitBytes(version.size);
@@ -94,7 +94,7 @@ std::vector<Digest> UnitReader::Pack(const tree::FileVersion& version, v1::Units
   }
   policy_->Compressed(level, raw, small, MonotonicMicros() - began - hashing);
   if (level > 0) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (shrinks_.size() >= kMaxShrinks) shrinks_.clear();
     shrinks_[version] = shrinks;
   }

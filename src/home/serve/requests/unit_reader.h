@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "home/pack/compression_policy.h"
 #include "home/pack/compressor.h"
 #include "home/pack/content_ids.h"
@@ -64,7 +64,7 @@ class UnitReader {
   Compressor* const compressor_;
   const Signer* const signer_;
   CompressionPolicy* const policy_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::optional<uint64_t> view_;                                                   // guarded by mutex_, as all below
   std::unordered_map<tree::FileVersion, Shrinks, tree::FileVersionHash> shrinks_;  // of files served lately
 };

@@ -22,7 +22,7 @@ Status PeerWatch::Begin(const v1::ContentRequest& request) {
                              stream->Send(reply);
                            }));
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     id_ = joined;
   }
   if (stream_->closed()) Leave();  // closed in the meantime
@@ -32,7 +32,7 @@ Status PeerWatch::Begin(const v1::ContentRequest& request) {
 void PeerWatch::Leave() {
   uint64_t id;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     id = std::exchange(id_, 0);
   }
   // Without our lock: the board calls us while we are on it.

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 
+#include "base/thread/mutex.h"
 #include "home/serve/peer_board.h"
 #include "home/serve/requests/request.h"
 
@@ -21,7 +21,7 @@ class PeerWatch {
  private:
   PeerBoard* const board_;
   NodeStream* const stream_;
-  std::mutex mutex_;
+  Mutex mutex_;
   uint64_t id_ = 0;  // on the board; 0: not on it; guarded by mutex_
 };
 

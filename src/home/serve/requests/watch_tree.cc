@@ -76,7 +76,7 @@ class TreeWatch::Telling : public Request {
     reply.mutable_tree_now()->set_serial(serial_);
     reply.mutable_tree_now()->set_included(included_);
     Send(&reply, false);
-    std::lock_guard lock(watch_->mutex_);
+    MutexLock lock(watch_->mutex_);
     if (watch_->id_ == id()) {
       watch_->told_ = snapshot_;
       watch_->told_included_ = included_;
@@ -89,7 +89,7 @@ class TreeWatch::Telling : public Request {
     tree::TreePtr told;
     bool own = false;
     {
-      std::lock_guard lock(watch_->mutex_);
+      MutexLock lock(watch_->mutex_);
       told = watch_->told_;
       own = included_ != watch_->told_included_;
     }
@@ -143,7 +143,7 @@ Status TreeWatch::Begin(const v1::ContentRequest& request) {
         if (const auto alive = weak.lock()) Ping();
       });
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     board_id_ = joined;
     id_ = request.id();
     wanted_ = wanted;
@@ -161,7 +161,7 @@ Status TreeWatch::Begin(const v1::ContentRequest& request) {
 void TreeWatch::Leave() {
   uint64_t board_id;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     board_id = std::exchange(board_id_, 0);
     id_ = 0;
     told_ = nullptr;
@@ -172,7 +172,7 @@ void TreeWatch::Leave() {
 }
 
 void TreeWatch::Cancel(uint64_t id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (id != id_) return;
   id_ = 0;
   reader_->LendTo(std::nullopt);
@@ -186,7 +186,7 @@ void TreeWatch::Heard(const v1::ContentRequest::Heard& heard) {
 void TreeWatch::Ping() {
   v1::ContentReply reply;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!wanted_.pings() || id_ == 0) return;
     reply.set_id(id_);
   }
@@ -197,7 +197,7 @@ void TreeWatch::Ping() {
 void TreeWatch::Changed() {
   std::unique_ptr<Request> next;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (id_ == 0) return;
     if (telling_ || stream_->full()) {
       tell_again_ = true;
@@ -211,7 +211,7 @@ void TreeWatch::Changed() {
 void TreeWatch::Writable() {
   std::unique_ptr<Request> next;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (tell_again_ && !telling_) next = NextLocked();
   }
   if (next) stream_->Queue(std::move(next));
@@ -219,7 +219,7 @@ void TreeWatch::Writable() {
 
 void TreeWatch::Over() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     telling_ = false;
   }
   if (!stream_->closed()) Writable();

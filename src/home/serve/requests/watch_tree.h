@@ -5,8 +5,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
+#include "base/thread/mutex.h"
 #include "home/pack/compressor.h"
 #include "home/pack/digest_cache.h"
 #include "home/root/tree_board.h"
@@ -52,7 +52,7 @@ class TreeWatch {
   UnitReader* const reader_;
   NodeStream* const stream_;
   std::atomic<int64_t> shown_micros_{0};
-  std::mutex mutex_;
+  Mutex mutex_;
   uint64_t board_id_ = 0;  // id on the board; 0: not on it; guarded by mutex_, as all below
   uint64_t id_ = 0;        // of the WatchTree request; 0: the node is not watching
   v1::ContentRequest::WatchTree wanted_;

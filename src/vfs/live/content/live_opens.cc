@@ -107,7 +107,7 @@ OpenOut LiveOpens::OpenNow(uint64_t nodeid, bool write) {
   }
   const uint32_t no_flush = write ? 0 : kOpenNoFlush;
   const uint64_t writer = write ? kWriterHandle : 0;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   OpenFile& files = files_[nodeid];
   const bool may = passthrough_works_ && !privileged && content.file && content.file->complete() && files.cached == 0;
   if (files.backing == 0 && may) files.backing = OpenThroughLocked(*content.file);
@@ -145,7 +145,7 @@ void LiveOpens::Close(uint64_t nodeid, uint64_t handle) {
   if ((handle & kWriterHandle) != 0) CloseWriter(nodeid);
   handle &= ~kWriterHandle;
   OpenFile closed;  // released after the lock
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = files_.find(nodeid);
   if (it == files_.end()) return;
   OpenFile& files = it->second;
@@ -189,7 +189,7 @@ void LiveOpens::CloseWriter(uint64_t nodeid) {
 }
 
 void LiveOpens::Attach(uint64_t nodeid, const std::shared_ptr<LiveFile>& file) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = files_.find(nodeid);
   if (it == files_.end() || it->second.file) return;
   it->second.file = file;
@@ -199,7 +199,7 @@ void LiveOpens::Attach(uint64_t nodeid, const std::shared_ptr<LiveFile>& file) {
 void LiveOpens::Flushed(uint64_t nodeid) {
   bool through = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = files_.find(nodeid);
     through = it != files_.end() && it->second.backing != 0;
   }

@@ -8,8 +8,8 @@
 #pragma once
 
 #include <atomic>
-#include <mutex>
 
+#include "base/thread/mutex.h"
 #include "vfs/fuse/write_operations.h"
 #include "vfs/live/content/live_contents.h"
 #include "vfs/live/kernel/kernel_notices.h"
@@ -59,7 +59,7 @@ class LiveOpens {
   KernelNotices& notices_;
   std::atomic<bool> passthrough_works_{false};
   std::atomic<uint64_t> passthrough_opens_{0};
-  std::mutex mutex_;  // never held with the tree's lock
+  Mutex mutex_;  // never held with the tree's lock
   std::unordered_map<uint64_t, OpenFile> files_;
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/thread/mutex.h"
 #include "vfs/live/content/publisher.h"
 #include "vfs/live/kernel/close_watch.h"
 
@@ -28,7 +29,7 @@ void Publisher::Closed(uint64_t nodeid) {
   std::shared_ptr<LiveFile> file;
   bool released = false, whole = false;
   {
-    std::lock_guard lock(dirty_mutex_);
+    MutexLock lock(dirty_mutex_);
     dirty_.erase(nodeid);
   }
   {
@@ -52,7 +53,7 @@ void Publisher::Closed(uint64_t nodeid) {
 void Publisher::PublishWhole(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, bool closed) {
   NoteDirty(nodeid);
   {
-    std::lock_guard lock(dirty_mutex_);
+    MutexLock lock(dirty_mutex_);
     const auto [it, first] = completing_.try_emplace(nodeid, 0);
     if (closed) ++it->second;
     if (!first) return;
@@ -65,7 +66,7 @@ void Publisher::PublishWhole(uint64_t nodeid, const std::shared_ptr<LiveFile>& f
     if (appended) Publish(nodeid);
     for (size_t published = 0;;) {
       {
-        std::lock_guard lock(dirty_mutex_);
+        MutexLock lock(dirty_mutex_);
         const auto it = completing_.find(nodeid);
         if (it->second == published) {
           completing_.erase(it);
@@ -92,7 +93,7 @@ void Publisher::ClosesMissed() {
 }
 
 void Publisher::WaitForWhole(int64_t micros) {
-  std::unique_lock lock(dirty_mutex_);
+  MutexLock lock(dirty_mutex_);
   completed_.wait_for(lock, std::chrono::microseconds(micros), [this] { return completing_.empty(); });
 }
 

@@ -18,7 +18,7 @@ constexpr auto kOwedPause = std::chrono::milliseconds(50);
 }  // namespace
 
 Publisher::~Publisher() {
-  std::lock_guard lock(dirty_mutex_);
+  MutexLock lock(dirty_mutex_);
   if (tick_ != 0) timers_.Cancel(tick_);
 }
 
@@ -35,7 +35,7 @@ void Publisher::Begin() {
 }
 
 void Publisher::StartTimer() {
-  std::lock_guard lock(dirty_mutex_);
+  MutexLock lock(dirty_mutex_);
   tick_ = timers_.After(publish_micros_, tree_.Guarded([this] { Tick(); }));
 }
 
@@ -126,7 +126,7 @@ int Publisher::PublishLocked(LiveNode* node) {
     }
   }
   if (error != 0) {
-    std::lock_guard lock(dirty_mutex_);
+    MutexLock lock(dirty_mutex_);
     dirty_.try_emplace(node->nodeid, Dirty{MonotonicMicros()}).first->second.owed = true;
     return error;
   }
@@ -158,14 +158,14 @@ int Publisher::PublishLocked(LiveNode* node) {
 
 void Publisher::NoteDirty(uint64_t nodeid) {
   if (!tree_.journaled()) return;
-  std::lock_guard lock(dirty_mutex_);
+  MutexLock lock(dirty_mutex_);
   dirty_.try_emplace(nodeid, Dirty{MonotonicMicros()});
 }
 
 void Publisher::Publish(uint64_t nodeid) {
   if (!tree_.journaled()) return;
   {
-    std::lock_guard lock(dirty_mutex_);
+    MutexLock lock(dirty_mutex_);
     if (dirty_.erase(nodeid) == 0) return;
   }
   const TreeLock lock(tree_);
@@ -191,7 +191,7 @@ void Publisher::Tick() {
   tree_.SeekRoom();
   std::vector<std::pair<uint64_t, bool>> due;
   {
-    std::lock_guard lock(dirty_mutex_);
+    MutexLock lock(dirty_mutex_);
     for (const auto& [nodeid, dirty] : dirty_) {
       if (dirty.owed || dirty.since <= before) due.emplace_back(nodeid, dirty.owed);
     }
@@ -215,11 +215,11 @@ void Publisher::Tick() {
 std::vector<uint64_t> Publisher::PublishDirty() {
   std::vector<uint64_t> all, owed;
   {
-    std::lock_guard lock(dirty_mutex_);
+    MutexLock lock(dirty_mutex_);
     for (const auto& [nodeid, dirty] : dirty_) all.push_back(nodeid);
   }
   for (const uint64_t nodeid : all) Publish(nodeid);
-  std::lock_guard lock(dirty_mutex_);
+  MutexLock lock(dirty_mutex_);
   for (const auto& [nodeid, dirty] : dirty_) {
     if (dirty.owed) owed.push_back(nodeid);
   }
@@ -233,7 +233,7 @@ uint64_t Publisher::PublishAll() {
   for (const int64_t deadline = MonotonicMicros() + HomeNews::kMicros; !owed.empty() && MonotonicMicros() < deadline;) {
     tree_.SeekRoom();
     {
-      std::unique_lock lock(dirty_mutex_);
+      MutexLock lock(dirty_mutex_);
       completed_.wait_for(lock, kOwedPause, [] { return false; });
     }
     owed = PublishDirty();

@@ -11,10 +11,9 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "vfs/live/content/home_teller.h"
 #include "vfs/live/content/live_contents.h"
 #include "vfs/live/kernel/kernel_notices.h"
@@ -102,12 +101,12 @@ class Publisher {
   const int64_t publish_micros_;
   std::atomic<CloseWatch*> closes_{nullptr};
 
-  std::mutex dirty_mutex_;                     // guards all members below
+  Mutex dirty_mutex_;                          // guards all members below
   std::unordered_map<uint64_t, Dirty> dirty_;  // by node
   TimerThread::Id tick_ = 0;
   // Nodes whose content is being fetched from home, with the number of closes since the request.
   std::unordered_map<uint64_t, size_t> completing_;
-  std::condition_variable completed_;
+  CondVar completed_;
 };
 
 }  // namespace vrun::vfs

@@ -48,7 +48,7 @@ UniqueFd LiveFiles::OpenAt(const std::string& name, int flags, mode_t mode) {
   if (error != EMFILE && error != ENFILE) return fd;
   {
     std::unordered_map<uint64_t, std::shared_ptr<UniqueFd>> given_up;  // closed after the lock
-    std::lock_guard lock(pin_mutex_);
+    MutexLock lock(pin_mutex_);
     given_up.swap(pinned_);
   }
   (void)GiveWay(error, 0);
@@ -57,7 +57,7 @@ UniqueFd LiveFiles::OpenAt(const std::string& name, int flags, mode_t mode) {
 }
 
 void LiveFiles::Pin(uint64_t id, std::shared_ptr<UniqueFd> fd) {
-  std::lock_guard lock(pin_mutex_);
+  MutexLock lock(pin_mutex_);
   if (fd == nullptr) {
     pinned_.erase(id);
   } else {
@@ -121,7 +121,7 @@ LiveFile::~LiveFile() {
 }
 
 Result<std::shared_ptr<UniqueFd>> LiveFile::Descriptor() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return DescriptorLocked();
 }
 
@@ -135,7 +135,7 @@ Result<std::shared_ptr<UniqueFd>> LiveFile::DescriptorLocked() {
 }
 
 void LiveFile::Pin(bool on) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!on) return files_->Pin(id_, nullptr);
   if (auto fd = DescriptorLocked()) files_->Pin(id_, *std::move(fd));
 }
@@ -203,7 +203,7 @@ std::vector<LiveFile::Units> LiveFile::UnitsPartlyWritten(uint64_t offset, uint6
 void LiveFile::Need(uint64_t offset, uint64_t n, bool overwrite, Done done) {
   std::vector<Units> ranges;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (lower_ != nullptr && overwrite) {
       ranges = UnitsPartlyWritten(offset, n, lower_size_);
     } else if (lower_ != nullptr) {
@@ -220,7 +220,7 @@ void LiveFile::NeedUnits(std::vector<Units> ranges, int tries, Done done) {
   uint64_t offset = 0, length = 0;
   const int error = files_->Insist(kUnit, [&] {
     int failed = 0;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     while (!ranges.empty() && failed == 0) {
       auto& [first, end] = ranges.back();
       first = NextMissingLocked(first, std::min(end, present_.size()));
@@ -252,7 +252,7 @@ void LiveFile::NeedUnits(std::vector<Units> ranges, int tries, Done done) {
                   if (!came) return done(IsLost(came.error()) ? kLost : ErrnoOf(came.error()));
                   bool progress = false;
                   {
-                    std::lock_guard lock(self->mutex_);
+                    MutexLock lock(self->mutex_);
                     progress = !self->MissingLocked(offset / kUnit) || self->FillLocked(offset / kUnit) == 0;
                   }
                   self->NeedUnits(std::move(ranges), progress ? kTries : tries - 1, std::move(done));
@@ -260,7 +260,7 @@ void LiveFile::NeedUnits(std::vector<Units> ranges, int tries, Done done) {
 }
 
 void LiveFile::SetLower(std::shared_ptr<FileContent> lower, FileContent::Place place) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (lower_ == nullptr || lower->size() != lower_->size()) return;
   const bool same = lower->version() == lower_->version();
   if (same && place.path == place_.path && place.tree == place_.tree) return;
@@ -295,7 +295,7 @@ int LiveFile::Write(uint64_t offset, std::string_view data) {
 }
 
 int LiveFile::WriteOnce(uint64_t offset, std::string_view data) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto fd = DescriptorLocked();
   if (!fd) return OpenErrno(fd.error());
   if (const int error = BeforeChangeLocked((*fd)->get(), offset, data.size()); error != 0) return error;
@@ -309,7 +309,7 @@ int LiveFile::CopyFrom(int from, uint64_t offset, uint64_t to, uint64_t n, size_
 }
 
 int LiveFile::CopyOnce(int from, uint64_t offset, uint64_t to, uint64_t n, size_t* copied) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto fd = DescriptorLocked();
   if (!fd) return OpenErrno(fd.error());
   if (const int error = BeforeChangeLocked((*fd)->get(), to, n); error != 0) return error;
@@ -326,7 +326,7 @@ int LiveFile::Truncate(uint64_t size) {
 }
 
 int LiveFile::TruncateOnce(uint64_t size) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto fd = DescriptorLocked();
   if (!fd) return OpenErrno(fd.error());
   struct stat st {};
@@ -354,7 +354,7 @@ int LiveFile::Allocate(uint64_t offset, uint64_t length, int mode) {
 }
 
 int LiveFile::AllocateOnce(uint64_t offset, uint64_t length, int mode) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto fd = DescriptorLocked();
   if (!fd) return OpenErrno(fd.error());
   const bool zeroes = (mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE)) != 0;
@@ -368,7 +368,7 @@ int LiveFile::AllocateOnce(uint64_t offset, uint64_t length, int mode) {
 }
 
 int LiveFile::Seek(uint64_t offset, int whence, uint64_t* result) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto fd = DescriptorLocked();
   if (!fd) return OpenErrno(fd.error());
   if (lower_ != nullptr) {  // holes of the backing file may be unfilled: report all as data, which is always allowed
@@ -393,7 +393,7 @@ int LiveFile::Sync(bool data_only) {
 int LiveFile::SetTimes(const timespec* atime, const timespec* mtime) {
   const timespec keep{0, UTIME_OMIT};
   const timespec times[2] = {atime != nullptr ? *atime : keep, mtime != nullptr ? *mtime : keep};
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return ::utimensat(files_->fd(), name_.c_str(), times, AT_SYMLINK_NOFOLLOW) == 0 ? 0 : errno;
 }
 

@@ -21,7 +21,6 @@
 #include <ctime>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -29,6 +28,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 #include "vfs/byte_ranges.h"
 #include "vfs/content/file_cache.h"
@@ -83,7 +83,7 @@ class LiveFiles : public std::enable_shared_from_this<LiveFiles> {
   const UniqueFd directory_;
   LiveJournal* journal_ = nullptr;
   std::function<bool(int error, uint64_t bytes)> give_way_;
-  std::mutex pin_mutex_;
+  Mutex pin_mutex_;
   std::unordered_map<uint64_t, std::shared_ptr<UniqueFd>> pinned_;
   Gate arrivals_;
   std::atomic<uint64_t> next_{1};
@@ -214,7 +214,7 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
   const std::shared_ptr<LiveFiles> files_;
   const uint64_t id_;
   const std::string name_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::weak_ptr<UniqueFd> descriptor_;
 
   std::atomic<bool> complete_{true};

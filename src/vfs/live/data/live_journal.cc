@@ -111,7 +111,7 @@ LiveJournal::LiveJournal(std::string path, UniqueFd fd, uint64_t end)
       fd_(std::make_shared<const UniqueFd>(std::move(fd))),
       end_(end),
       reserved_(end) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   AllocateLocked(0, true);
 }
 
@@ -193,7 +193,7 @@ void LiveJournal::AllocateLocked(uint64_t least, bool now) {
 }
 
 int LiveJournal::Reserve(uint64_t* lacks) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   AllocateLocked(0, true);
   const uint64_t left = LeftLocked(), need = ahead_ / kForReading;
   if (!behind_ && left >= need) return 0;
@@ -220,7 +220,7 @@ void LiveJournal::FallBehindLocked(const Error& why) {
 Status LiveJournal::Append(const LiveFrame& frame, Of of) {
   if (frame.empty()) return {};
   const std::string bytes = FrameOf(frame.body());
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (in_checkpoint_) after_ += bytes;
   const uint64_t room = bytes.size() + (of == Of::kReading ? 2 * ForAChange(ahead_) : 0);
   if (!behind_) AllocateLocked(room, false);
@@ -243,7 +243,7 @@ Status LiveJournal::Append(const LiveFrame& frame, Of of) {
 Status LiveJournal::Flush() {
   std::shared_ptr<const UniqueFd> fd;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     fd = fd_;
   }
   if (::fdatasync(fd->get()) != 0) return ErrnoError("flush the journal of a live view");
@@ -251,14 +251,14 @@ Status LiveJournal::Flush() {
 }
 
 bool LiveJournal::WantsCheckpoint() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (in_checkpoint_) return false;
   if (behind_) return FreeBytes(fd_->get()) >= needed_;
   return end_ > kLeastCheckpoint && end_ > kCheckpointRatio * checkpoint_;
 }
 
 void LiveJournal::BeginCheckpoint() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   in_checkpoint_ = true;
   after_.clear();
 }
@@ -270,7 +270,7 @@ Status LiveJournal::FinishCheckpoint(const LiveFrame& all) {
   auto fd = NewFile(next);
   Status written = fd ? PwriteAll(fd->get(), bytes, 0) : Status(fd.error());
   if (written && ::fdatasync(fd->get()) != 0) written = ErrnoError("flush " + Escape(next));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   in_checkpoint_ = false;
   checkpoint_ = bytes.size();  // also after a failure: no retry at once
   const std::string after = std::exchange(after_, {});
@@ -292,7 +292,7 @@ Status LiveJournal::FinishCheckpoint(const LiveFrame& all) {
 }
 
 uint64_t LiveJournal::bytes() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return end_;
 }
 

@@ -38,7 +38,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
@@ -47,6 +46,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 #include "vfs/byte_ranges.h"
 #include "vfs/live/data/live_node.h"
@@ -219,7 +219,7 @@ class LiveJournal {
 
   const std::string path_;
   const uint64_t ahead_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::shared_ptr<const UniqueFd> fd_;
   uint64_t end_ = 0;         // end of written data
   uint64_t reserved_ = 0;    // allocated up to here

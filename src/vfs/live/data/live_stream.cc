@@ -131,7 +131,7 @@ Result<std::optional<v1::WriteBack>> LiveStream::Next() {
   ByteRange part;
   uint64_t epoch = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Item* item = NextItemLocked();
     if (item == nullptr) return NextGapLocked();
     const LiveOperation& op = item->operation;
@@ -176,7 +176,7 @@ Result<std::optional<v1::WriteBack>> LiveStream::Next() {
   std::string& data = *out->mutable_file_data()->mutable_data();
   data.resize(part.length);
   const int error = version ? version->Read(part.offset, data.data(), data.size()) : EIO;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (epoch != epoch_) return std::optional<v1::WriteBack>();  // sent again from elsewhere
   if (error != 0) {
     RewindLocked((out->sequence() >> kPlaceBits) - 1);  // never send a file with a hole in its content
@@ -199,7 +199,7 @@ void LiveStream::Resume(uint64_t sequence) {
   ack.set_sequence(sequence);
   Acknowledge(ack);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     RewindLocked(acknowledged_);
   }
   Ready();
@@ -208,7 +208,7 @@ void LiveStream::Resume(uint64_t sequence) {
 // Home does not have the version that this content is based on: send the whole current file. If that is impossible,
 // because the rest was home's and is gone, only appended content can still be sent, to the end of home's file.
 void LiveStream::AskForWhole(uint64_t number) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = items_.find(number);
   if (it == items_.end()) return;
   LiveOperation& op = it->second.operation;
@@ -246,7 +246,7 @@ void LiveStream::Acknowledge(const v1::WriteBackAck& ack) {
   std::vector<std::function<void()>> calls;
   uint64_t before = 0, upto = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     before = acknowledged_;
     while (!items_.empty() && items_.begin()->first <= number) {
       Item& item = items_.begin()->second;
@@ -291,7 +291,7 @@ void LiveStream::Acknowledge(const v1::WriteBackAck& ack) {
 // --- the view --------------------------------------------------------------------------------------------------------
 
 void LiveStream::Restore(std::map<uint64_t, LiveOperation> operations, uint64_t acknowledged, uint64_t next) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   acknowledged_ = sent_ = acknowledged;
   next_number_ = next + kSkipped;
   released_ = next_number_ - 1;
@@ -321,7 +321,7 @@ void LiveStream::NoteOverLocked(const LiveOperation& op) {
 }
 
 uint64_t LiveStream::Add(LiveOperation operation) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t number = next_number_++;
   operation.number = number;
   Item item;
@@ -335,7 +335,7 @@ uint64_t LiveStream::Add(LiveOperation operation) {
 
 void LiveStream::Release(uint64_t upto) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     released_ = std::max(released_, upto);
   }
   Ready();
@@ -344,7 +344,7 @@ void LiveStream::Release(uint64_t upto) {
 std::vector<LiveOperation> LiveStream::TakeBack(uint64_t node) {
   std::vector<LiveOperation> taken;
   std::vector<std::function<void()>> calls;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto numbers = of_node_.find(node);
   if (numbers == of_node_.end()) return taken;
   bool born = false;
@@ -372,40 +372,40 @@ std::vector<LiveOperation> LiveStream::TakeBack(uint64_t node) {
 }
 
 void LiveStream::Hold(uint64_t number) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   held_.insert(number);
 }
 
 void LiveStream::Unhold(uint64_t number) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (held_.erase(number) == 0) return;
   }
   Ready();
 }
 
 void LiveStream::ForEach(const std::function<void(const LiveOperation&)>& visit) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [number, item] : items_) visit(item.operation);
 }
 
 uint64_t LiveStream::acknowledged() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return acknowledged_;
 }
 
 uint64_t LiveStream::last() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return next_number_ - 1;
 }
 
 bool LiveStream::HasRoom() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return bytes_ < options_.most_bytes && items_.size() < options_.most_operations;
 }
 
 bool LiveStream::MustWait(std::function<void()> go) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (bytes_ < options_.most_bytes && items_.size() < options_.most_operations) return false;
   blocked_.push_back(std::move(go));
   return true;
@@ -413,7 +413,7 @@ bool LiveStream::MustWait(std::function<void()> go) {
 
 void LiveStream::WhenAcknowledged(uint64_t number, std::function<void()> done) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (number == 0) number = next_number_ - 1;
     if (!items_.empty() && items_.begin()->first <= number) {
       waiting_.emplace(number, std::move(done));
@@ -424,7 +424,7 @@ void LiveStream::WhenAcknowledged(uint64_t number, std::function<void()> done) {
 }
 
 LiveStreamStats LiveStream::stats() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   LiveStreamStats stats;
   stats.operations = items_.size();
   stats.bytes = bytes_;

@@ -18,7 +18,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -26,6 +25,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "proto/task.pb.h"
 #include "vfs/live/data/live_journal.h"
 
@@ -135,7 +135,7 @@ class LiveStream {
   OnApplied on_applied_;
   std::function<void()> ready_;
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::map<uint64_t, Item> items_;  // by number
   uint64_t next_number_ = 1;
   uint64_t released_ = 0;  // may be sent up to this one

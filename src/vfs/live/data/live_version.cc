@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/files.h"
+#include "base/thread/mutex.h"
 #include "proto/task.pb.h"
 #include "vfs/live/data/live_file.h"
 
@@ -106,7 +107,7 @@ int LiveVersion::KeepLocked(int from, uint64_t offset, uint64_t n) {
 }
 
 int LiveVersion::Read(uint64_t offset, char* buffer, size_t n) {
-  std::lock_guard lock(file_->mutex_);
+  MutexLock lock(file_->mutex_);
   const uint64_t end = offset + n;
   for (uint64_t at = offset; at < end;) {
     const bool aside = kept_.NextIn(at, end) == at;
@@ -126,7 +127,7 @@ int LiveVersion::Read(uint64_t offset, char* buffer, size_t n) {
 }
 
 bool LiveVersion::BecomeWhole() {
-  std::lock_guard lock(file_->mutex_);
+  MutexLock lock(file_->mutex_);
   if (!file_->complete_) return false;
   struct stat st {};
   if (::fstatat(files_->fd(), file_->name_.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return false;
@@ -173,7 +174,7 @@ std::shared_ptr<LiveFile> LiveFile::Restore(LiveFiles& files, const LiveFileStat
 }
 
 LiveFileState LiveFile::State() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return StateLocked();
 }
 
@@ -236,7 +237,7 @@ void LiveFile::ChangedLocked(uint64_t offset, uint64_t n) {
 }
 
 uint64_t LiveFile::Appended() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   struct stat st {};
   if (!dirty_ || ::fstatat(files_->fd(), name_.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return 0;
   const auto size = static_cast<uint64_t>(st.st_size);
@@ -246,7 +247,7 @@ uint64_t LiveFile::Appended() const {
 }
 
 Result<std::shared_ptr<LiveVersion>> LiveFile::Publish(tree::FileVersion* base) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!dirty_ && base_ != Base::kNone) return std::shared_ptr<LiveVersion>();
   struct stat st {};
   if (::fstatat(files_->fd(), name_.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return ErrnoError("stat a backing file");
@@ -288,7 +289,7 @@ Result<std::shared_ptr<LiveVersion>> LiveFile::Publish(tree::FileVersion* base) 
 
 std::shared_ptr<LiveVersion> LiveFile::RestoreVersion(const LiveContent& content) {
   const auto version = std::make_shared<LiveVersion>(shared_from_this(), *files_, content, true);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   versions_.push_back(version);
   return version;
 }

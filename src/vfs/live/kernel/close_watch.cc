@@ -96,14 +96,14 @@ void CloseWatch::Run() {
     uint64_t woken = 0;
     if (of[1].revents != 0) (void)!::read(wake_.get(), &woken, sizeof woken);
     std::vector<UniqueFd> seen;  // closed after the lock
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     DrainLocked();
     seen.swap(seen_);
   }
 }
 
 void CloseWatch::Drain() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const bool woken = !seen_.empty();
   DrainLocked();
   if (!woken && !seen_.empty()) Wake();

@@ -15,12 +15,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 
 namespace vrun::vfs {
@@ -64,7 +64,7 @@ class CloseWatch {
   const UniqueFd wake_;  // an eventfd
   const Hooks hooks_;
   std::atomic<bool> stop_{false};
-  std::mutex mutex_;            // held while events are read and reported
+  Mutex mutex_;                 // held while events are read and reported
   std::vector<UniqueFd> seen_;  // of reported events, to be closed; guarded by mutex_
   std::thread thread_;
 };

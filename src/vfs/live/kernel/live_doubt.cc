@@ -8,7 +8,7 @@ namespace vrun::vfs {
 LiveDoubt::LiveDoubt(TimerThread* timers, std::function<void()> ask) : timers_(timers), ask_(std::move(ask)) {}
 
 void LiveDoubt::Begin() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   question_ = nullptr;
   doubted_ = true;
 }
@@ -21,7 +21,7 @@ void LiveDoubt::End() {
 void LiveDoubt::Answered() {
   std::shared_ptr<Question> question;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     question = std::exchange(question_, nullptr);
   }
   if (question) Close(*question);
@@ -30,7 +30,7 @@ void LiveDoubt::Answered() {
 bool LiveDoubt::Close(Question& question) {
   std::vector<std::function<void()>> waiting;
   {
-    std::lock_guard lock(question.mutex);
+    MutexLock lock(question.mutex);
     if (std::exchange(question.over, true)) return false;
     waiting.swap(question.waiting);
   }
@@ -43,7 +43,7 @@ void LiveDoubt::After(const std::function<void()>& waits, std::function<void()> 
   std::shared_ptr<Question> question;
   bool asks = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const int64_t now = MonotonicMicros();
     asks = !question_ || now - asked_ > kUnansweredMicros;
     if (asks) {
@@ -53,7 +53,7 @@ void LiveDoubt::After(const std::function<void()>& waits, std::function<void()> 
     question = question_;
   }
   {
-    std::lock_guard lock(question->mutex);
+    MutexLock lock(question->mutex);
     if (!question->over) {
       waits();
       question->waiting.push_back(std::exchange(then, nullptr));
@@ -66,7 +66,7 @@ void LiveDoubt::After(const std::function<void()>& waits, std::function<void()> 
 }
 
 LiveDoubt::Noted LiveDoubt::NoteAbsent(uint64_t directory, std::string_view name) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto& names = absent_[directory];
   if (names.contains(std::string(name))) return Noted::kBefore;
   if (absent_count_ >= kMostAbsent) return Noted::kFull;
@@ -84,12 +84,12 @@ LiveDoubt::Names LiveDoubt::AbsentLocked() const {
 }
 
 LiveDoubt::Names LiveDoubt::absent() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return AbsentLocked();
 }
 
 LiveDoubt::Names LiveDoubt::TakeAbsent() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Names taken = AbsentLocked();
   absent_.clear();
   absent_count_ = 0;

@@ -13,13 +13,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "vfs/timer_thread.h"
 
 namespace vrun::vfs {
@@ -54,7 +54,7 @@ class LiveDoubt {
 
  private:
   struct Question {
-    std::mutex mutex;
+    Mutex mutex;
     bool over = false;
     std::vector<std::function<void()>> waiting;
   };
@@ -64,7 +64,7 @@ class LiveDoubt {
   TimerThread* const timers_;
   const std::function<void()> ask_;
   std::atomic<bool> doubted_{false};
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::shared_ptr<Question> question_;  // the latest one; guarded by mutex_, like all below
   int64_t asked_ = 0;                   // monotonic
   std::unordered_map<uint64_t, std::unordered_set<std::string>> absent_;

@@ -4,8 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <thread>
+
+#include "base/thread/mutex.h"
 
 namespace vrun::vfs {
 namespace {
@@ -17,23 +18,23 @@ class LiveDoubtTest : public testing::Test {
     bool waited = false;
     doubt_.After([&] { waited = true; },
                  [this] {
-                   std::lock_guard lock(mutex_);
+                   MutexLock lock(mutex_);
                    ++answered_;
                    changed_.notify_all();
                  });
     return !waited;
   }
   bool Answered(int n) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return answered_ >= n; });
   }
   int answered() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return answered_;
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  Mutex mutex_;
+  CondVar changed_;
   int answered_ = 0;
   std::atomic<int> asked_{0};
   TimerThread timers_;

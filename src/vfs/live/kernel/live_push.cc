@@ -63,7 +63,7 @@ void LivePush::Told(std::span<const PushPiece> files) {
     const auto ranges = backend_.traced().Of(file.version);
     if (ranges.empty()) continue;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       files_[file.version] = file;
     }
     for (const TracedFiles::Range& range : ranges) pieces.push_back(PushPiece::Traced(file, range));
@@ -84,7 +84,7 @@ void LivePush::LookUp(std::span<const std::string> paths) {
 void LivePush::TraceArrived(const tree::FileVersion& version, TracedFiles::Range range) {
   std::vector<PushPiece> pieces;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto it = files_.find(version);
     if (it == files_.end()) return;
     pieces.push_back(PushPiece::Traced(it->second, range));
@@ -93,7 +93,7 @@ void LivePush::TraceArrived(const tree::FileVersion& version, TracedFiles::Range
 }
 
 void LivePush::TracesOver() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   files_.clear();
 }
 

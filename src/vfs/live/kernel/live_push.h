@@ -13,11 +13,11 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <span>
 #include <unordered_map>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "tree/tree.h"
 #include "vfs/push/pusher.h"
 #include "vfs/trace/traced_files.h"
@@ -53,7 +53,7 @@ class LivePush final : public TracedFiles::Listener {
 
   Backend& backend_;
   const std::shared_ptr<const UniqueFd> directory_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::unordered_map<tree::FileVersion, PushPiece, tree::FileVersionHash>
       files_;  // files of the traces that the kernel knows
   Pusher pusher_;

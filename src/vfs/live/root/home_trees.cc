@@ -11,14 +11,14 @@
 namespace vrun::vfs {
 
 Status HomeTrees::Advance(Dispatcher& dispatcher, const Digest& tree, uint64_t included, LivePush* push) {
-  std::lock_guard advancing(advance_mutex_);
+  MutexLock advancing(advance_mutex_);
   VRUN_ASSIGN(const tree::Entry root, FetchRootEntry(backend_, tree));
   included_ = std::max(included_, included);
   return AdvanceLocked(dispatcher, tree, root, push);
 }
 
 Status HomeTrees::AdvanceAgain(Dispatcher& dispatcher, LivePush* push) {
-  std::lock_guard advancing(advance_mutex_);
+  MutexLock advancing(advance_mutex_);
   return AdvanceLocked(dispatcher, tree_.HomeTreeNow(), tree::Entry(root_), push);
 }
 

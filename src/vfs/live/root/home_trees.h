@@ -8,9 +8,9 @@
 // Thread safety: any thread. Advance may block on the kernel, so do not call it on a thread that answers requests.
 #pragma once
 
-#include <mutex>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "vfs/live/kernel/kernel_notices.h"
 #include "vfs/live/kernel/live_push.h"
 #include "vfs/live/root/live_directories.h"
@@ -51,10 +51,10 @@ class HomeTrees {
   LiveDirectories& directories_;
   KernelNotices& notices_;
 
-  std::mutex advance_mutex_;  // held during a whole Advance; taken before the tree's lock
-  uint64_t included_ = 0;     // guarded by advance_mutex_, like root_
-  tree::Entry root_;          // of the shown tree
-  bool restored_ = false;     // guarded by advance_mutex_: no tree was merged since the take-over
+  Mutex advance_mutex_;    // held during a whole Advance; taken before the tree's lock
+  uint64_t included_ = 0;  // guarded by advance_mutex_, like root_
+  tree::Entry root_;       // of the shown tree
+  bool restored_ = false;  // guarded by advance_mutex_: no tree was merged since the take-over
 
   // Guarded by the tree's lock.
   uint64_t acknowledged_ = 0;  // with this operation and those before, `at_home` of the nodes is right

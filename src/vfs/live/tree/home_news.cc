@@ -30,14 +30,14 @@ class NewsWaiter {
 }  // namespace
 
 HomeNews::Waiters HomeNews::ToldLocked() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++count_;
   return std::exchange(waiting_, {});
 }
 
 void HomeNews::After(uint64_t seen, int64_t deadline, std::function<void()> again) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (count_ == seen) {
       const auto waiter = std::make_shared<NewsWaiter>(gate_, std::move(again));
       waiting_.push_back([waiter] { waiter->Run(); });

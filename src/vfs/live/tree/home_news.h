@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "vfs/gate.h"
 #include "vfs/timer_thread.h"
 
@@ -37,7 +37,7 @@ class HomeNews {
  private:
   TimerThread& timers_;
   const std::shared_ptr<Gate> gate_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::atomic<uint64_t> count_{0};  // changed under mutex_
   Waiters waiting_;
 };

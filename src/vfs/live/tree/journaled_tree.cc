@@ -70,7 +70,7 @@ Status JournaledTree::RestoreFrom(LiveState* state, Backend& backend) {
     if (file != files.end()) op.version = file->second->RestoreVersion(op.content);
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     VRUN_TRY(Restore(state, files));
     told_changes_.emplace_back(state->next_operation - 1, changes());
   }
@@ -84,17 +84,17 @@ void JournaledTree::SetHomeTreeLocked(const Digest& tree) {
 }
 
 Digest JournaledTree::HomeTreeNow() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return home_tree_;
 }
 
 uint64_t JournaledTree::ChangesNow() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return changes();
 }
 
 size_t JournaledTree::SizeNow() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return size();
 }
 
@@ -201,7 +201,7 @@ LiveState JournaledTree::NumbersLocked() {
 }
 
 void JournaledTree::Checkpoint() {
-  std::lock_guard alone(checkpoint_mutex_);
+  MutexLock alone(checkpoint_mutex_);
   if (!journal_->WantsCheckpoint()) return;
   LiveFrame all;
   uint64_t last = 0;

@@ -16,11 +16,11 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/thread/mutex.h"
 #include "vfs/live/data/live_file.h"
 #include "vfs/live/data/live_journal.h"
 #include "vfs/live/data/live_stream.h"
@@ -113,9 +113,9 @@ class JournaledTree : public LiveTree {
   LiveJournal* journal_ = nullptr;  // const once begun, like stream_
   LiveStream* stream_ = nullptr;
   std::function<void(LiveFrame*)> in_checkpoint_;
-  std::mutex checkpoint_mutex_;  // held during a whole Checkpoint
+  Mutex checkpoint_mutex_;  // held during a whole Checkpoint
 
-  mutable std::mutex mutex_;  // guards the tree and all members below
+  mutable Mutex mutex_;  // guards the tree and all members below
   Digest home_tree_;
   LiveFrame frame_;        // of the current lock
   bool changing_ = false;  // ChangeLocked was called under it
@@ -134,7 +134,7 @@ class TreeLock {
 
  private:
   JournaledTree& tree_;
-  std::unique_lock<std::mutex> lock_;
+  MutexLock lock_;
 };
 
 }  // namespace vrun::vfs

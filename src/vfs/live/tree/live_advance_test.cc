@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/thread/mutex.h"
 #include "vfs/testing/live_advance_testing.h"
 
 namespace vrun::vfs {
@@ -383,14 +384,14 @@ TEST_F(LiveAdvanceTest, ReadersBesideAWriterSeeVersionsWholeAndInOrder) {
   std::atomic<bool> stop{false};
   std::atomic<int> reads{0};
   std::string wrong;
-  std::mutex mutex;
+  Mutex mutex;
   const auto read = [&] {
     while (!stop) {
       const int least = told.load();
       const std::string content = Content("/f");
       const int version = std::atoi(content.c_str());
       if (content != stamped(version) || version < least) {
-        std::lock_guard lock(mutex);
+        MutexLock lock(mutex);
         wrong = "told of " + std::to_string(least) + ", read " + std::to_string(content.size()) + ": " +
                 content.substr(0, 40);
         return;
