@@ -32,6 +32,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -40,8 +41,11 @@
 
 namespace vrun::home {
 
-class ApplyFlush;  // apply_flush.h
+struct ApplyContext;   // apply_context.h
+class ApplyFlush;      // apply_flush.h
+class ConflictPolicy;  // conflict_policy.h
 class DenyRules;
+struct IncomingFile;  // apply_context.h
 
 struct ApplyOptions {
   std::string root = "/";
@@ -69,8 +73,8 @@ struct ApplyOptions {
       restore;
   // The path (in the root) now has what the job put there, or was removed by the job. Null: ignored.
   std::function<void(const std::string& path)> applied;
-  // We append to a file in place: its state before and after each step, and once before the first (both the same). Null:
-  // ignored.
+  // We append to a file in place: its state before and after each step, and once before the first (both the same).
+  // Null: ignored.
   std::function<void(const struct stat& before, const struct stat& after)> grew = nullptr;
   // A small file that records, across restarts of home, which files were put beside and how far the series was applied.
   // "": only in memory. Removed by Finish().
@@ -81,45 +85,78 @@ class Applier {
  public:
   // Opens the root and the journal.
   static Result<std::unique_ptr<Applier>> Open(ApplyOptions options);
-  virtual ~Applier() = default;
+  Applier(const Applier&) = delete;
+  Applier& operator=(const Applier&) = delete;
+  ~Applier();
 
   // Applies one message of the series. An error names the path and leaves it unchanged. The caller then decides whether
   // to continue with the next message (data of a failed PutFile is ignored) or to stop and leave the job's writes on
   // the node. kInvalid: the message itself is wrong. Messages at or below sequence() are ignored.
-  virtual Status Apply(const vrun::v1::WriteBack& message) = 0;
+  Status Apply(const vrun::v1::WriteBack& message);
 
   // The last complete sequence, including all before it; never in the middle of a file. Right after Open: what the
   // journal knows to be durable (0 without an attempt), from where the node may continue.
-  virtual uint64_t sequence() const = 0;
+  uint64_t sequence() const;
 
   // Makes everything up to sequence() durable and returns it: this may be acknowledged. Call periodically, and before
   // acknowledging WriteBackEnd.
-  virtual Result<uint64_t> Sync() = 0;
+  Result<uint64_t> Sync();
 
   // Ends the series: Sync, then removes the journal.
-  virtual Status Finish() = 0;
+  Status Finish();
 
-  // Live views: Sync in two steps, so that operations are applied while the disk is busy. BeginSync returns what to
-  // flush (on any thread) for everything up to `sequence`; EndSync says whether the flush succeeded (if not, it must be
-  // flushed again).
+  // Sync in two steps, so that operations are applied while the disk is busy. BeginSync returns what to flush (on any
+  // thread) for everything up to `sequence`; EndSync says whether the flush succeeded (if not, it must be flushed
+  // again).
   struct Flushing {
     uint64_t sequence = 0;
     std::shared_ptr<ApplyFlush> flush;
   };
-  virtual Flushing BeginSync() { return {}; }
-  // Live views: gives up refused operations up to `sequence`, which ends an operation. They count as applied, also
-  // after a restart of home.
-  virtual void Settle(uint64_t /*sequence*/) {}
-  virtual void EndSync(const Flushing& /*begun*/, bool /*flushed*/) {}
+  Flushing BeginSync();
+  void EndSync(const Flushing& begun, bool flushed);
+  // Gives up refused operations up to `sequence`, which ends an operation. They count as applied, also after a restart
+  // of home.
+  void Settle(uint64_t sequence);
 
   // Live views: what was put in place since the last call, as it is now. TakeWantWhole: the PutFile that must be sent
   // again whole (WriteBackAck.want_whole); it was not applied, and nothing is applied until it comes. 0: none.
-  virtual std::vector<vrun::v1::Applied> TakeApplied() { return {}; }
-  virtual uint64_t TakeWantWhole() { return 0; }
+  std::vector<vrun::v1::Applied> TakeApplied();
+  uint64_t TakeWantWhole() { return std::exchange(want_whole_, 0); }
 
   // Applied in this process; for information.
-  virtual uint64_t files() const = 0;
-  virtual uint64_t bytes() const = 0;
+  uint64_t files() const { return files_; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  Applier(std::unique_ptr<ApplyContext> context, std::unique_ptr<ConflictPolicy> policy);
+
+  Status Dispatch(const vrun::v1::WriteBack& message);
+  Status BeginFile(const vrun::v1::WriteBack& message);
+  Status TakeData(const vrun::v1::WriteBack& message);
+  Status EndFile(uint64_t sequence);
+  void DropFile();
+  // Asks for the whole file of that PutFile; nothing after it is applied before it comes.
+  void WantWhole(uint64_t sequence) { refused_ = want_whole_ = sequence; }
+  Status MakeSymlink(const vrun::v1::WriteBack& message);
+  Status MakeSpecial(const vrun::v1::WriteBack& message);
+  Status MakeNamed(const vrun::v1::WriteBack& message, const vrun::v1::Meta& meta,
+                   const std::function<int(int directory, const char* name)>& make);
+  Status MakeDirectory(const vrun::v1::WriteBack& message);
+  Status MakeHardLink(const vrun::v1::WriteBack& message);
+  Status Remove(const vrun::v1::WriteBack& message);
+  Status Rename(const vrun::v1::WriteBack& message);
+  Status SetMeta(const vrun::v1::WriteBack& message);
+  Status TakeLoss(const vrun::v1::WriteBack& message);
+
+  const std::unique_ptr<ApplyContext> context_;
+  const std::unique_ptr<ConflictPolicy> policy_;
+  std::unique_ptr<IncomingFile> file_;  // whose content is being received
+  bool ignore_data_ = false;
+  uint64_t refused_ = 0;  // nothing after this sequence is applied until it is sent again
+  uint64_t want_whole_ = 0;
+  std::string given_up_;  // path of a file that the node has already reported as given up
+  uint64_t files_ = 0;
+  uint64_t bytes_ = 0;
 };
 
 }  // namespace vrun::home

@@ -86,6 +86,17 @@ Status CopyOne(int from_directory, const std::string& from, int to_directory, co
   return SetFileMeta(made.get(), meta, MetaFor::kFinal, &left_out);
 }
 
+int RenameToFreeName(int from_directory, const std::string& from, int to_directory, const std::string& to) {
+  int result = ::renameat2(from_directory, from.c_str(), to_directory, to.c_str(), RENAME_NOREPLACE);
+  if (result == 0 || (errno != EINVAL && errno != ENOSYS)) return result;
+  struct stat st;
+  if (::fstatat(to_directory, to.c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0) {
+    errno = EEXIST;
+    return -1;
+  }
+  return ::renameat(from_directory, from.c_str(), to_directory, to.c_str());
+}
+
 bool AllZero(std::string_view block) {
   return block.empty() || (block[0] == 0 && std::memcmp(block.data(), block.data() + 1, block.size() - 1) == 0);
 }
@@ -128,26 +139,34 @@ int WithWritable(int directory, const std::function<int()>& call) {
   return error;
 }
 
+int RemoveName(int directory, const std::string& name, bool is_directory) {
+  return WithWritable(directory, [&] { return ::unlinkat(directory, name.c_str(), is_directory ? AT_REMOVEDIR : 0); });
+}
+
+std::string NamePath(int directory, const std::string& name) {
+  return "/proc/self/fd/" + std::to_string(directory) + "/" + name;
+}
+
 Status MakeTemporaryName(int directory, const std::string& name, const std::string& path,
                          const std::function<int()>& make) {
   int error = WithWritable(directory, make);
   if (error == EEXIST) {
-    const int gone = WithWritable(directory, [&] { return ::unlinkat(directory, name.c_str(), 0); });
+    const int gone = RemoveName(directory, name);
     error = gone != 0 ? gone : WithWritable(directory, make);
   }
   if (error != 0) return ErrnoError(error, "write " + Escape(path));
   return {};
 }
 
-int RenameToFreeName(int from_directory, const std::string& from, int to_directory, const std::string& to) {
-  int result = ::renameat2(from_directory, from.c_str(), to_directory, to.c_str(), RENAME_NOREPLACE);
-  if (result == 0 || (errno != EINVAL && errno != ENOSYS)) return result;
-  struct stat st;
-  if (::fstatat(to_directory, to.c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0) {
-    errno = EEXIST;
-    return -1;
-  }
-  return ::renameat(from_directory, from.c_str(), to_directory, to.c_str());
+int MoveName(int from_directory, const std::string& from, int to_directory, const std::string& to, bool replace) {
+  const auto rename = [&] {
+    return replace ? ::renameat(from_directory, from.c_str(), to_directory, to.c_str())
+                   : RenameToFreeName(from_directory, from, to_directory, to);
+  };
+  return WithWritable(from_directory, [&] {
+    errno = WithWritable(to_directory, rename);
+    return errno == 0 ? 0 : -1;
+  });
 }
 
 Status WriteRange(int fd, std::string_view data, uint64_t offset, bool sparse) {
@@ -185,7 +204,7 @@ Status CopyData(int from, int to, const struct stat& st) {
 
 Status CopyTree(int from_directory, const std::string& from, int to_directory, const std::string& to) {
   Status status = CopyOne(from_directory, from, to_directory, to, 0);
-  if (!status) (void)RemoveTree("/proc/self/fd/" + std::to_string(to_directory) + "/" + to);
+  if (!status) (void)RemoveTree(NamePath(to_directory, to));
   return status;
 }
 

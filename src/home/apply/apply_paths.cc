@@ -136,7 +136,7 @@ Status ApplyPaths::MakeParents(const std::string& asked, const std::string& actu
         NoticeChanged(path, "what the job wrote below is in " + Escape(put));
         return {};
       }
-      return Error(Code::kExists, Escape(path) + ": too many versions lie beside it: remove some");
+      return TooManyBeside(path);
     }
     if (!next) return ErrnoError("open " + Escape(path));
     at = std::move(next);
@@ -149,6 +149,10 @@ std::string ApplyPaths::BesideName(const std::string& name, int attempt) const {
   std::string tail = ".vrun-" + JobShown();
   if (attempt > 0) tail += "." + std::to_string(attempt);
   return name.substr(0, NAME_MAX - tail.size()) + tail;
+}
+
+Error ApplyPaths::TooManyBeside(const std::string& path) {
+  return Error(Code::kExists, Escape(path) + ": too many versions lie beside it: remove some");
 }
 
 std::string ApplyPaths::JobShown() const {

@@ -50,6 +50,8 @@ class ApplyPaths {
   Result<UniqueFd> OpenRoot() const { return root_.OpenDirectory("/"); }
   // NAME.vrun-JOB, then NAME.vrun-JOB.1 and so on, shortened to the limit of a name.
   std::string BesideName(const std::string& name, int attempt) const;
+  // kMaxBeside of them are taken.
+  static Error TooManyBeside(const std::string& path);
 
   std::string JobShown() const;
   void Notice(const std::string& text) const;
