@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Applies what one job wrote to home's root, one operation at a time, with no more rights than this process has.
 //
-// Guarantees
+// Guarantees, whatever home has changed meanwhile (what happens then: conflict_policy.h)
 //   * Each operation is applied whole or not at all. A file is written under a temporary name (.vrun-JOB-s-SEQUENCE)
 //     and renamed, so a reader sees the old or the new file. A temporary left by a crash is removed when the operation
 //     is sent again, which happens because it was not acknowledged.
-//   * If the command only appended to a file, its data is appended to home's file in place, whatever others have
-//     appended meanwhile.
-//   * Any other change made at home since the command saw the file stays: the job's version is stored beside it as
-//     NAME.vrun-JOB (.1, .2, ... if taken) and reported by `notice`. A file changed at home is not removed or renamed,
-//     which is reported too; where the job renamed or linked it to, it gets a copy of what the job saw, if home still
-//     has that.
 //   * No operation leaves the root, follows a symbolic link, or touches a hidden path.
 //   * The series may be repeated from any operation on, also to a new Applier after a crash: what is already applied is
 //     recognised, and neither repeated nor treated as a conflict.
@@ -56,7 +50,7 @@ struct ApplyOptions {
   // after the start. Null: none.
   std::function<std::shared_ptr<const DenyRules>()> rules;
   std::vector<std::string> exposed;  // exempt from `rules`
-  // The series of a live view (apply_live.h): the last writer wins. `attempt` then is the view's number.
+  // The series of a live view (live_policy.h): the last writer wins. `attempt` then is the view's number.
   bool live = false;
   // The job shown in notices and in names beside. Null: `job`. For a live view `job` is an internal number that no user
   // knows.

@@ -11,8 +11,8 @@
 #include "base/unique_fd.h"
 #include "home/apply/apply.h"
 #include "home/apply/apply_journal.h"
-#include "home/apply/used_places.h"
 #include "home/root/safe_root.h"
+#include "home/root/used_places.h"
 
 namespace vrun::home {
 

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The policy of frozen views: what home has changed since the job saw it stays. The job's version is put beside it, or,
-// if the job only appended, appended to it.
+// The policy of frozen views.
+//
+//   * If the command only appended to a file, its data is appended to home's file in place, whatever others have
+//     appended meanwhile.
+//   * Any other change made at home since the command saw the file stays: the job's version is stored beside it as
+//     NAME.vrun-JOB (.1, .2, ... if taken) and reported by a notice. A file changed at home is not removed or renamed,
+//     which is reported too; where the job renamed or linked it to, it gets a copy of what the job saw, if home still
+//     has that.
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <functional>
 #include <map>
 #include <set>
 #include <vector>
@@ -63,13 +70,17 @@ class FrozenPolicy final : public ConflictPolicy {
   // that begins with what the command saw. False: it does not, or cannot be written in place.
   Result<bool> AppendTail(IncomingFile* file);
   void Grew(struct stat* last, int file, size_t bytes) const;
-  // Replaces `current` by `from` (a name in the same directory). False: `current` is a directory with entries that the
-  // job did not see.
-  Result<bool> Replace(const Place& place, const std::string& from, const struct stat& from_st,
+  // `current`, at `to`, is what the job saw there: replaces it by `from`. False: `to` is free, because rename(2) cannot
+  // replace it; or `current` is a directory with entries that the job did not see.
+  Result<bool> Replace(int from_directory, const std::string& from, const struct stat& from_st, const Place& to,
                        const struct stat& current);
-  Status InstallBeside(const std::string& temporary, const Meta* meta, Place* place);
-  // Lets `place` be the next name beside the one that the job asked for.
-  void StepBeside(int attempt, Place* place) const;
+  // Calls `make` (returns the errno), with `place` at the job's name or at the first one beside it that is free. False:
+  // not called, since what has that name `is_same`. `verb`: for errors.
+  Result<bool> MakeAtFreeName(const std::function<bool(const struct stat&)>& is_same, const std::string& verb,
+                              const std::function<int()>& make, Place* place);
+  void TellBeside(const Place& place) const {
+    context_.paths.NoticeChanged(place.asked, "its version is in " + Escape(place.path));
+  }
   // Makes `to` a copy of what the command saw at `seen`. False: home does not have all of it. (After a restart of this
   // process the copies count as foreign changes: later versions are stored beside them.)
   Result<bool> Restore(const WriteBack& message, const std::string& seen, const Meta* meta, Place* to);
@@ -124,69 +135,64 @@ void FrozenPolicy::Remember(const UniqueFd& held, bool new_times) {
 
 // --- installing a file under its name ---
 
-Result<bool> FrozenPolicy::Replace(const Place& place, const std::string& from, const struct stat& from_st,
-                                   const struct stat& current) {
-  const int parent = place.parent.get();
-  const bool both = S_ISDIR(from_st.st_mode) && S_ISDIR(current.st_mode);
-  const UniqueFd old = ApplyContext::Hold(place, current);
-  int error = 0;
-  // rename(2) replaces only the same type.
-  if (!both && (S_ISDIR(from_st.st_mode) || S_ISDIR(current.st_mode))) {
-    error = RemoveName(parent, place.name, S_ISDIR(current.st_mode));
+Result<bool> FrozenPolicy::Replace(int from_directory, const std::string& from, const struct stat& from_st,
+                                   const Place& to, const struct stat& current) {
+  const UniqueFd old = ApplyContext::Hold(to, current);
+  const bool directory = S_ISDIR(current.st_mode);
+  int error = EXDEV;
+  if (directory == S_ISDIR(from_st.st_mode)) {
+    error = MoveName(from_directory, from, to.parent.get(), to.name, /*replace=*/true);
   }
-  if (error == 0) error = MoveName(parent, from, parent, place.name, /*replace=*/true);
+  const bool replaced = error == 0;
+  if (error == EXDEV) error = RemoveName(to.parent.get(), to.name, directory);
   if (error == ENOTEMPTY || error == EEXIST) return false;
-  if (error != 0) return ErrnoError(error, "replace " + Escape(place.path));
+  if (error != 0) return ErrnoError(error, "replace " + Escape(to.path));
   Remember(old);
-  return true;
+  return replaced;
+}
+
+Result<bool> FrozenPolicy::MakeAtFreeName(const std::function<bool(const struct stat&)>& is_same,
+                                          const std::string& verb, const std::function<int()>& make, Place* place) {
+  for (int i = -1; i < kMaxBeside;) {
+    VRUN_ASSIGN(const auto current, LstatAt(place->parent.get(), place->name));
+    const bool same = current && is_same(*current);
+    if (current && !same) {
+      place->name = context_.paths.BesideName(std::string(NameOf(place->asked)), ++i);
+      place->path = ChildOf(ParentOf(place->path), place->name);
+      continue;
+    }
+    if (i >= 0) VRUN_TRY(context_.journal.Add(place->asked, place->path));
+    if (same) return false;
+    const int error = make();
+    if (error == EEXIST || error == ENOTEMPTY) continue;
+    if (error != 0) return ErrnoError(error, verb + " " + Escape(place->path));
+    return true;
+  }
+  return ApplyPaths::TooManyBeside(place->asked);
 }
 
 Status FrozenPolicy::Install(const std::string& temporary, const Meta* meta, const std::optional<BaseVersion>& base,
                              Place* place) {
   const int parent = place->parent.get();
-  for (;;) {
-    VRUN_ASSIGN(const auto current, LstatAt(parent, place->name));
-    if (!current) {
-      const int error = MoveName(parent, temporary, parent, place->name, /*replace=*/false);
-      if (error == EEXIST) continue;
-      if (error != 0) return ErrnoError(error, "write " + Escape(place->path));
-      return {};
-    }
-    if (base && Matches(*current, *base)) {
-      VRUN_ASSIGN(const auto made, LstatAt(parent, temporary));
-      if (!made) return Error(Code::kAborted, Escape(place->path) + ": somebody removed the file while it was written");
-      VRUN_ASSIGN(const bool replaced, Replace(*place, temporary, *made, *current));
-      if (replaced) return {};
-    }
-    if (!SameContent(parent, place->name, parent, temporary)) return InstallBeside(temporary, meta, place);
-    if (const int error = RemoveName(parent, temporary); error != 0) {
-      return ErrnoError(error, "remove " + Escape(temporary));
-    }
-    return meta != nullptr ? context_.FinishMeta(*place, place->name, *meta, MetaFor::kFinal) : Status();
+  VRUN_ASSIGN(const auto current, LstatAt(parent, place->name));
+  if (current && base && Matches(*current, *base)) {
+    VRUN_ASSIGN(const auto made, LstatAt(parent, temporary));
+    if (!made) return Error(Code::kAborted, Escape(place->path) + ": somebody removed the file while it was written");
+    VRUN_ASSIGN(const bool replaced, Replace(parent, temporary, *made, *place, *current));
+    if (replaced) return {};
   }
-}
-
-void FrozenPolicy::StepBeside(int attempt, Place* place) const {
-  place->name = context_.paths.BesideName(std::string(NameOf(place->asked)), attempt);
-  place->path = ChildOf(ParentOf(place->path), place->name);
-}
-
-Status FrozenPolicy::InstallBeside(const std::string& temporary, const Meta* meta, Place* place) {
-  const int parent = place->parent.get();
-  for (int i = 0; i < kMaxBeside; ++i) {
-    StepBeside(i, place);
-    VRUN_ASSIGN(const auto taken, LstatAt(parent, place->name));
-    const bool same = taken && SameContent(parent, place->name, parent, temporary);
-    if (taken && !same) continue;
-    VRUN_TRY(context_.journal.Add(place->asked, place->path));
-    const int error =
-        same ? RemoveName(parent, temporary) : MoveName(parent, temporary, parent, place->name, /*replace=*/false);
-    if (error == EEXIST) continue;
-    if (error != 0) return ErrnoError(error, "write " + Escape(place->path));
-    context_.paths.NoticeChanged(place->asked, "its version is in " + Escape(place->path));
-    return meta != nullptr ? context_.FinishMeta(*place, place->name, *meta, MetaFor::kFinal) : Status();
+  const std::string path = place->path;
+  const auto is_same = [&](const struct stat&) { return SameContent(parent, place->name, parent, temporary); };
+  const auto move = [&] { return MoveName(parent, temporary, parent, place->name, /*replace=*/false); };
+  VRUN_ASSIGN(const bool moved, MakeAtFreeName(is_same, "write", move, place));
+  if (const int error = moved ? 0 : RemoveName(parent, temporary); error != 0) {
+    return ErrnoError(error, "remove " + Escape(temporary));
   }
-  return ApplyPaths::TooManyBeside(place->asked);
+  const bool beside = place->path != path;
+  if (beside) TellBeside(*place);
+  // Its owner was chosen by what has the job's name.
+  if (meta == nullptr || (moved && !beside)) return {};
+  return context_.FinishMeta(*place, place->name, *meta, MetaFor::kFinal);
 }
 
 // --- files ---
@@ -266,29 +272,19 @@ Result<bool> FrozenPolicy::AppendTail(IncomingFile* file) {
 
 Result<bool> FrozenPolicy::MakeDirectory(const WriteBack& message, Place* place) {
   const int parent = place->parent.get();
-  for (int i = -1; i < kMaxBeside;) {
-    VRUN_ASSIGN(const auto current, LstatAt(parent, place->name));
-    if (current && S_ISDIR(current->st_mode)) {
-      if (i >= 0) VRUN_TRY(context_.journal.Add(place->asked, place->path));
-      return false;
-    }
-    if (current && i < 0 && message.has_base() && Matches(*current, message.base())) {
-      const UniqueFd old = ApplyContext::Hold(*place, *current);
-      const int error = RemoveName(parent, place->name);
-      if (error != 0 && error != ENOENT) return ErrnoError(error, "replace " + Escape(place->path));
-      Remember(old);
-    } else if (current) {
-      StepBeside(++i, place);
-      continue;
-    }
-    if (i >= 0) VRUN_TRY(context_.journal.Add(place->asked, place->path));
-    const int error = WithWritable(parent, [&] { return ::mkdirat(parent, place->name.c_str(), 0700); });
-    if (error == EEXIST) continue;
-    if (error != 0) return ErrnoError(error, "make " + Escape(place->path));
-    if (i >= 0) context_.paths.NoticeChanged(place->asked, "its version is in " + Escape(place->path));
-    return true;
+  VRUN_ASSIGN(const auto current, LstatAt(parent, place->name));
+  if (current && !S_ISDIR(current->st_mode) && message.has_base() && Matches(*current, message.base())) {
+    const UniqueFd old = ApplyContext::Hold(*place, *current);
+    const int error = RemoveName(parent, place->name);
+    if (error != 0 && error != ENOENT) return ErrnoError(error, "replace " + Escape(place->path));
+    Remember(old);
   }
-  return ApplyPaths::TooManyBeside(place->asked);
+  const std::string path = place->path;
+  const auto is_same = [](const struct stat& there) { return S_ISDIR(there.st_mode); };
+  const auto make = [&] { return WithWritable(parent, [&] { return ::mkdirat(parent, place->name.c_str(), 0700); }); };
+  VRUN_ASSIGN(const bool made, MakeAtFreeName(is_same, "make", make, place));
+  if (made && place->path != path) TellBeside(*place);
+  return made;
 }
 
 Result<bool> FrozenPolicy::CopyInsteadOfLink(const WriteBack& message, const std::optional<struct stat>& source) {
@@ -409,47 +405,26 @@ Status FrozenPolicy::Rename(const WriteBack& message, const std::optional<Place>
   }
   inode = ApplyContext::Hold(*from, *from_st);
 
-  bool replace = false;
-  UniqueFd old;
+  bool moved = false;
   if (current && message.has_base() && Matches(*current, message.base())) {
-    old = ApplyContext::Hold(to, *current);
-    if (S_ISDIR(current->st_mode) == S_ISDIR(from_st->st_mode) && current->st_dev == from_st->st_dev) {
-      replace = true;
-      current.reset();
-    } else {
-      // rename(2) does not replace a different type.
-      const int error = RemoveName(to.parent.get(), to.name, S_ISDIR(current->st_mode));
-      if (error == 0) {
-        current.reset();
-      } else if (error != ENOTEMPTY && error != EEXIST) {
-        return ErrnoError(error, "replace " + Escape(to.path));
-      }
-    }
+    VRUN_ASSIGN(moved, Replace(from->parent.get(), from->name, *from_st, to, *current));
   }
-  for (int i = -1; i < kMaxBeside;) {
-    if (current) {
-      StepBeside(++i, &to);
-      VRUN_ASSIGN(current, LstatAt(to.parent.get(), to.name));
-      continue;
-    }
-    if (i >= 0) VRUN_TRY(context_.journal.Add(to.asked, to.path));
-    const int error = MoveName(from->parent.get(), from->name, to.parent.get(), to.name, replace);
-    if (error == EEXIST || error == ENOTEMPTY) {
-      replace = false;
-      VRUN_ASSIGN(current, LstatAt(to.parent.get(), to.name));
-      continue;
-    }
-    if (error == EXDEV) {
-      VRUN_TRY(context_.MoveAcross(*from, to, message.sequence(), /*replace=*/false));
-    } else if (error != 0) {
-      return ErrnoError(error, "rename " + Escape(from->path) + " to " + Escape(to.path));
-    }
-    Remember(old);
-    context_.Touched(*from);
-    if (i >= 0) context_.paths.NoticeChanged(to.asked, "its version is in " + Escape(to.path));
-    return finish();
+  const std::string path = to.path;
+  if (!moved) {
+    Status across;
+    const auto move = [&] {
+      const int error = MoveName(from->parent.get(), from->name, to.parent.get(), to.name, /*replace=*/false);
+      if (error != EXDEV) return error;
+      across = context_.MoveAcross(*from, to, message.sequence(), /*replace=*/false);
+      return 0;
+    };
+    const auto is_same = [](const struct stat&) { return false; };
+    VRUN_TRY(MakeAtFreeName(is_same, "rename " + Escape(from->path) + " to", move, &to));
+    VRUN_TRY(across);
   }
-  return ApplyPaths::TooManyBeside(to.asked);
+  context_.Touched(*from);
+  if (to.path != path) TellBeside(to);
+  return finish();
 }
 
 Result<bool> FrozenPolicy::Restore(const WriteBack& message, const std::string& seen, const Meta* meta, Place* to) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "home/apply/used_places.h"
+#include "home/root/used_places.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -7,7 +7,7 @@
 // that others can be unmounted. Files are remembered by inode (a descriptor would keep the content of a removed file)
 // and searched in the directory where they were.
 //
-// Part of LiveApplier. One thread.
+// Part of ApplyPaths. One thread.
 #pragma once
 
 #include <sys/stat.h>
