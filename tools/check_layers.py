@@ -25,7 +25,7 @@ ALLOWED = {
     "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "rpc", "s3"},
     # A node towards homes, a home towards nodes: made of one half of each.
     "snapshots": {"base", "tree", "store", "vfs", "rpc", "s3", "home", "node"},
-    "control": {"base", "sched", "rpc", "s3"},
+    "control": {"base", "sched", "jobs", "rpc", "s3"},
     "pools": {"base", "rpc"},
     "cli": {"base", "jobs"},
     "simulator": {"base", "sim", "cli"},

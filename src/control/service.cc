@@ -36,7 +36,7 @@ class Service::AgentSession : public rpc::Stream::Handler, public std::enable_sh
   std::unique_ptr<rpc::Stream> stream_;
 };
 
-// A home's watch on one job.
+// A home's watch on one pod of a job.
 class Service::WatchSession : public rpc::Stream::Handler, public std::enable_shared_from_this<WatchSession> {
  public:
   WatchSession(Service* service, std::string viewer, std::unique_ptr<rpc::Stream> stream)
@@ -61,7 +61,7 @@ class Service::WatchSession : public rpc::Stream::Handler, public std::enable_sh
   // State thread. Sends the job's present state unless it was the last one sent. The end of the job ends the stream.
   void Tell() {
     if (over_) return;
-    Result<v1::JobEvent> event = service_->state_.EventOf(job_, viewer_);
+    Result<v1::JobEvent> event = service_->state_.EventOf(job_, viewer_, pod_);
     if (!event) return Refuse(event.error());
     std::string bytes = event->SerializeAsString();
     if (bytes == last_) return;
@@ -78,6 +78,7 @@ class Service::WatchSession : public rpc::Stream::Handler, public std::enable_sh
   }
 
   uint64_t job_ = 0;  // 0: no request yet
+  uint32_t pod_ = 0;
 
  private:
   Service* const service_;
@@ -248,6 +249,13 @@ void Service::TellWatchers(const Outbox& outbox) {
     for (WatchSession* session : it->second) session->Tell();
   };
   for (uint64_t job : outbox.jobs) tell(job);
+  for (const auto& [job, pod] : outbox.pods) {
+    const auto it = watchers_.find(job);
+    if (it == watchers_.end() || outbox.jobs.contains(job)) continue;
+    for (WatchSession* session : it->second) {
+      if (session->pod_ == pod) session->Tell();
+    }
+  }
   moved_pools_.insert(outbox.pools.begin(), outbox.pools.end());
   if (moved_pools_.empty() || tell_queues_ != 0) return;
   tell_queues_ = loop_->After(kTellQueuesMicros, [this] {
@@ -294,6 +302,8 @@ void Service::OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::
                  }
                  *refused = Heard(state_, node);
                  if (*refused && message->has_report()) *refused = state_.Apply(node, message->report());
+                 if (*refused && message->has_word()) state_.Saved(node, message->word());
+                 if (*refused && message->has_exec()) state_.PassOn(node, message->exec());
                  if (*refused && message->has_presign()) {
                    v1::ControllerMessage answer;
                    *answer.mutable_presigned() = Presign(state_, node, message->presign());
@@ -338,6 +348,7 @@ void Service::OnWatchMessage(const std::shared_ptr<WatchSession>& session, std::
              }
              if (!committed) return session->Refuse(committed.error());
              session->job_ = request->job();
+             session->pod_ = request->pod();
              watchers_[session->job_].insert(session.get());
              session->Tell();
            }});

@@ -27,7 +27,9 @@ Result<v1::AccountList> Accounts(State& state, const rpc::Peer& peer, const v1::
     account->set_preemptions(job.preemptions);
     VRUN_ASSIGN(std::vector<AttemptRow> attempts, state.store().Attempts(job.id));
     for (const AttemptRow& a : attempts) {
-      const int64_t run = RunOf(a.exit);
+      // The resources of a job are those of one pod, so the time of a gang is the sum over its pods.
+      int64_t run = 0;
+      for (const PodRow& pod : a.pods) run += RunOf(pod.exit);
       account->set_held_us(account->held_us() + run);
       const bool counts = a.attempt == job.attempt || (a.state == v1::PREEMPTED && job.scheduling.saves());
       if (counts) account->set_work_us(account->work_us() + run);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Agent: a node registers and reports what it knows. Controller and node reconcile their jobs.
 //
-// Attempts that the controller believes to be on the node but that the node does not know:
+// Pods that the controller believes to be on the node but that the node does not know:
 //   - STARTING, same boot: never started, because the node has not received the order. It is ordered again under the
 //     same epoch.
 //   - otherwise it is over: the host was restarted, or the node has lost its journal; there will be no exit record.
-// Attempts that the node has but the controller does not want are stopped (State::Apply).
+// Pods that the node has but the controller does not want are stopped (State::Apply).
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "base/escape.h"
 #include "base/log.h"
@@ -33,25 +34,6 @@ Status Validate(const std::string& name, const v1::Register& request) {
   }
   if (!fine) return Error(Code::kInvalid, "register: the node's pool, version or addresses are missing or too long");
   return {};
-}
-
-Status ReconcileUnlisted(State& state, const JobRow& job, bool rebooted) {
-  const std::string node = Escape(job.node);
-  if (state.StartHeldBack(job)) return {};
-  if (rebooted) {
-    const std::string reason = "node " + node + " was restarted while the job was on it";
-    VRUN_ASSIGN(const bool again, state.Requeue(job.id, reason));
-    return again ? Status() : state.End(job.id, v1::FAILED, "", reason);
-  }
-  if (job.state != v1::STARTING) {
-    return state.End(job.id, v1::FAILED, "", "node " + node + " no longer has a record of the job");
-  }
-  if (job.cancelled) return state.End(job.id, v1::CANCELLED, "", "cancelled before it started");
-  if (!job.stopping.empty()) {
-    VRUN_ASSIGN(const bool again, state.Requeue(job.id, job.stopping));
-    if (again) return {};
-  }
-  return state.SendStart(job);
 }
 
 }  // namespace
@@ -81,30 +63,36 @@ Status RegisterNode(State& state, const std::string& name, const v1::Register& r
   registered.mutable_registered()->set_s3(tier != nullptr && !tier->state().bucket().empty());
   state.outbox().to_nodes.emplace_back(name, std::move(registered));
 
-  std::set<std::pair<uint64_t, uint32_t>> listed;
+  std::set<std::tuple<uint64_t, uint32_t, uint32_t>> listed;  // job, attempt, pod
   for (const v1::AttemptReport& report : request.attempts()) {
-    listed.emplace(report.job(), report.attempt());
+    listed.emplace(report.job(), report.attempt(), report.pod());
     VRUN_TRY(state.Apply(name, report));
   }
-  for (uint64_t id : state.JobsOn(name)) {
+  for (const auto& [id, pod] : state.PodsOn(name)) {
     const auto it = state.jobs().find(id);
-    if (it == state.jobs().end()) continue;  // it depended on a job that has just ended, and ended with it
-    const JobRow job = it->second;
-    if (!listed.contains({job.id, job.attempt})) {
-      VRUN_TRY(ReconcileUnlisted(state, job, rebooted));
+    // The end of another job or pod may have ended its attempt.
+    if (it == state.jobs().end() || pod >= it->second.pods.size() || IsOver(it->second.pods[pod].state)) continue;
+    if (state.StartHeldBack(it->second)) continue;
+    if (listed.contains({id, it->second.attempt, pod})) {
+      VRUN_TRY(state.SendOrders(id, pod));
+    } else if (rebooted) {
+      VRUN_TRY(
+          state.PodGone(id, pod, Ending::kPodLost, "node " + Escape(name) + " was restarted while the job was on it"));
     } else {
-      VRUN_TRY(state.SendOrders(job));
+      VRUN_TRY(state.PodUnknown(id, pod));
     }
   }
-  for (uint64_t id : state.JobsLeaving(name)) {
+  for (const auto& [id, pod] : state.PodsLeaving(name)) {
     const auto it = state.jobs().find(id);
-    if (it != state.jobs().end() && !listed.contains({id, it->second.leaving.attempt})) VRUN_TRY(state.Left(id));
+    if (it != state.jobs().end() && !listed.contains({id, it->second.leaving.attempt, pod})) {
+      VRUN_TRY(state.Left(id, pod));
+    }
   }
   // Last, so that new jobs are placed according to the room left after the reports.
   VRUN_TRY(state.PutNode(row));
   // Homes still connect to the node's old address.
   if (moved) {
-    for (uint64_t id : state.JobsOn(name)) state.outbox().jobs.insert(id);
+    for (const auto& pod : state.PodsOn(name)) state.outbox().pods.insert(pod);
   }
   Node& node = state.nodes().at(name);
   node.connected = true;

@@ -10,7 +10,12 @@ Result<v1::GetReply> Get(State& state, const rpc::Peer& peer, const v1::GetReque
   v1::GetReply reply;
   *reply.mutable_info() = state.InfoOf(*job, peer.name, SIZE_MAX);
   VRUN_TRY(state.AddAttempts(job->id, reply.mutable_info()->mutable_attempts()));
-  if (job->user == peer.name && state.IsPlaced(*job)) *reply.mutable_placement() = state.PlacementOf(*job);
+  if (job->user == peer.name && state.IsPlaced(*job)) {
+    if (auto first = state.PlacementOf(*job, 0)) *reply.mutable_placement() = *std::move(first);
+    for (uint32_t pod = 0; PodsAsked(*job) > 1 && pod < PodsAsked(*job); ++pod) {
+      if (auto placement = state.PlacementOf(*job, pod)) *reply.add_placements() = *std::move(placement);
+    }
+  }
   v1::SubmitRequest submitted;
   if (job->user == peer.name && submitted.ParseFromString(job->spec) && submitted.has_snapshot()) {
     *reply.mutable_snapshot() = submitted.snapshot();

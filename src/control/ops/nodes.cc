@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nodes: the nodes that have joined, and their usage.
+#include <set>
+
 #include "control/ops/ops.h"
 #include "control/tier/content_tier.h"
 
@@ -22,11 +24,14 @@ std::map<std::string, Use> UsedByNode(const State& state) {
   std::map<std::string, Use> used;
   for (const auto& [id, job] : state.jobs()) {
     if (!HoldsResources(job)) continue;
-    Use& use = used[job.node];
-    ++use.jobs;
-    use.needs.milli_cpus += job.needs.milli_cpus;
-    use.needs.memory_bytes += job.needs.memory_bytes;
-    use.needs.gpus += job.needs.gpus;
+    std::set<std::string> nodes;
+    for (const PodRow& pod : job.pods) {
+      Use& use = used[pod.node];
+      if (nodes.insert(pod.node).second) ++use.jobs;
+      use.needs.milli_cpus += job.needs.milli_cpus;
+      use.needs.memory_bytes += job.needs.memory_bytes;
+      use.needs.gpus += job.needs.gpus;
+    }
   }
   return used;
 }

@@ -27,7 +27,7 @@ Status Validate(const v1::SubmitRequest& request, size_t spec_bytes) {
     return Error(Code::kInvalid, "submit: command and environment have " + std::to_string(spec_bytes >> 20) +
                                      " MiB, 16 are the limit: pass large values in files");
   }
-  return {};
+  return CheckGang(request.spec());
 }
 
 Result<std::string> PoolOf(const State& state, const std::string& asked) {
@@ -94,7 +94,7 @@ void AddPlacement(State& state, v1::SubmitReply* reply) {
   auto it = state.jobs().find(reply->job());
   reply->set_deadline(state.DeadlineOf(reply->job()));
   if (it == state.jobs().end() || !state.IsPlaced(it->second)) return;
-  *reply->mutable_placement() = state.PlacementOf(it->second);
+  if (auto placement = state.PlacementOf(it->second, 0)) *reply->mutable_placement() = *std::move(placement);
 }
 
 Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::SubmitRequest& request) {
@@ -110,6 +110,7 @@ Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::Su
   VRUN_ASSIGN(job.pool, PoolOf(state, request.spec().pool()));
   job.needs = ToNeeds(request.spec().resources());
   if (job.needs.milli_cpus == 0) job.needs.milli_cpus = 1000;
+  job.gang = request.spec().gang();
   job.user = peer.name;
   VRUN_TRY(CheckScheduling(request.spec().scheduling()));
   job.scheduling = request.spec().scheduling();

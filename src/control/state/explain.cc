@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/escape.h"
+#include "control/state/gang.h"
 #include "sched/engine/explain.h"
 #include "sched/engine/inspect.h"
 
@@ -119,7 +120,10 @@ std::string TextOf(const core::State& state, const JobRow& job, const core::Bloc
     case Kind::kDependency: return "waits for the end of job " + std::to_string(b.other);
     case Kind::kBeginTime: return "begins at " + FormatRfc3339(job.scheduling.begin_us());
     case Kind::kNeverFits:
-    case Kind::kNoRoom: return NoRoom(state, job);
+    case Kind::kNoRoom:
+      if (PodsAsked(job) == 1 || b.have == 0) return NoRoom(state, job);
+      return "needs room for " + std::to_string(b.need) + " pods at once; pool " + Escape(job.pool) + " has room for " +
+             std::to_string(b.have) + (b.kind == Kind::kNoRoom ? "" : " when it is empty");
     case Kind::kTopology: return "enough room is free, but not close enough together";
     case Kind::kLimit:
       return team + " is limited to " + Gpus(b.need, b.gpu_type) + " and uses " + Gpus(b.have, b.gpu_type);
@@ -162,7 +166,7 @@ std::string TextOf(const JobRow& job, const core::Counterfactual& c) {
   using Change = core::Counterfactual::Kind;
   const std::string type = job.needs.gpu_type.empty() ? "" : Escape(job.needs.gpu_type) + ":";
   switch (c.kind) {
-    case Change::kFewerPods: return "with -n " + std::to_string(c.number);
+    case Change::kFewerPods: return "with -N " + std::to_string(c.number);
     case Change::kFewerGpus: return "with -G " + type + std::to_string(c.number);
     case Change::kType: return "with -G " + Escape(c.gpu_type) + ":" + std::to_string(job.needs.gpus);
     case Change::kLevel: return "if its tasks could be farther apart";
@@ -266,11 +270,14 @@ void ExplainJob(core::State& state, const JobRow& job, int64_t wall_now, core::M
 Status CheckFeasible(const core::State& state, const JobRow& job) {
   const core::JobSpec spec = SpecOf(job);
   VRUN_TRY(core::Validate(spec));
-  if (core::Feasible(state, spec)) return {};
+  const Status feasible = core::Feasible(state, spec);
+  if (feasible) return {};
   std::vector<Room> rooms;
   for (const core::NodeRoom& r : core::Nodes(state)) {
     if (r.spec->pool == job.pool) rooms.push_back(TotalOf(r, job.needs));
   }
+  // Each pod alone would fit.
+  if (std::any_of(rooms.begin(), rooms.end(), [&](const Room& r) { return r.Fits(job.needs); })) return feasible;
   return Error(Code::kInvalid, "the request can never be met: " +
                                    Lacking(job.needs, rooms, "largest node", "", "pool " + Escape(job.pool)) +
                                    ": ask for less or choose another pool");

@@ -36,12 +36,6 @@ class PreemptionTest : public StateTest {
     request.set_job(id);
     return *Why(*state_, kAnna, request);
   }
-  // Starts again from nothing.
-  void Forget() {
-    for (const char* file : {"/vrun.db", "/vrun.db-wal"}) (void)RemoveTree(directory_.path() + file);
-    Restart();
-    sent_.clear();
-  }
   // Some days of submissions, ends and preemptions; then all of it is replayed from the journal.
   void Live(uint32_t seed);
   std::vector<std::string> Journal() {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "control/state/gang.h"
 #include "control/state/journal.h"
 
 namespace vrun::control {
@@ -32,7 +33,9 @@ core::JobSpec SpecOf(const JobRow& job) {
   request.gpus = static_cast<int32_t>(std::min<int64_t>(job.needs.gpus, INT32_MAX));
   request.milli_cpus = job.needs.milli_cpus;
   request.memory_bytes = std::min(job.needs.memory_bytes, kMostBytes);
-  spec.roles = {{"", 1, request}};
+  core::Role role{"worker", static_cast<int32_t>(PodsAsked(job)), request};
+  if (job.gang.min_pods() < job.gang.pods()) role.min_pods = static_cast<int32_t>(job.gang.min_pods());
+  spec.roles = {std::move(role)};
   if (!job.needs.gpu_type.empty()) spec.gpu_types = {job.needs.gpu_type};
   spec.submitted = job.submitted_us;
   spec.estimate = static_cast<core::Micros>(std::min<uint64_t>(job.scheduling.estimate_s(), 1u << 30)) * core::kSecond;
@@ -62,10 +65,14 @@ core::NodeSpec SpecOf(const NodeRow& node) {
 }
 
 core::JobStarted StartedOf(const JobRow& job, core::Micros since) {
-  uint32_t mask = job.gpu_mask;
-  // Placed by an old version that did not choose GPUs. Any GPUs will do.
-  if (mask == 0 && job.needs.gpus > 0) mask = (1u << std::min<int64_t>(job.needs.gpus, core::kMaxGpus)) - 1;
-  return {job.id, {{0, job.node, mask}}, since};
+  core::JobStarted started{job.id, {}, since};
+  for (const PodRow& pod : job.pods) {
+    uint32_t mask = pod.gpu_mask;
+    // Placed by an old version that did not choose GPUs. Any GPUs will do.
+    if (mask == 0 && job.needs.gpus > 0) mask = (1u << std::min<int64_t>(job.needs.gpus, core::kMaxGpus)) - 1;
+    started.pods.push_back({0, pod.node, mask});
+  }
+  return started;
 }
 
 Scheduler::Scheduler(const Clock* clock, core::Policy policy) : clock_(clock), policy_(policy), state_(policy) {}

@@ -7,10 +7,18 @@
 // are sent only after the store has committed. Events are fed to the scheduler, and Decide runs it once at the end of
 // the transaction, which also writes the scheduler's journal.
 //
+// A job runs in attempts, an attempt has pods, and each pod is on one node. A gang, which has several pods, starts only
+// when all of them are ready:
+//
+// 1. STARTING: each node prepares its pod and reports that it is ready.
+// 2. All are ready: the job is RUNNING, and each node is told to go.
+// 3. The first failure ends the other pods (JobRow::ending). When all commands have ended, the job is COMPLETING or
+//    waits again, and its room is free. When all pods are over, the job has ended.
+//
 // Steps of a preempted attempt:
 //
 // 1. It is told to leave (JobRow::stopping).
-// 2. Its command has ended and its room is free. The job is PENDING while its writes travel home (JobRow::leaving).
+// 2. Its commands have ended and its room is free. The job is PENDING while its writes travel home (JobRow::leaving).
 // 3. Home has the writes. Now the next attempt, which the scheduler may have placed meanwhile, is ordered.
 #pragma once
 
@@ -25,6 +33,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "control/state/explain.h"
+#include "control/state/gang.h"
 #include "control/state/scheduler.h"
 #include "control/state/scheduler_config.h"
 #include "control/store/store.h"
@@ -32,17 +41,16 @@
 
 namespace vrun::control {
 
-inline bool IsEnd(v1::JobState state) { return state >= v1::COMPLETED && state <= v1::OUT_OF_MEMORY; }
-
-// True from the placement until the command has ended. Its writes may reach home long after that.
+// True from the placement until all commands have ended. Their writes may reach home long after that.
 inline bool HoldsResources(const JobRow& job) {
-  return job.state != v1::PENDING && job.state != v1::COMPLETING && job.exit.empty() && !IsEnd(job.state);
+  return job.state != v1::PENDING && !IsEnd(job.state) && !CommandsEnded(job);
 }
 
 struct Node {
   NodeRow row;
   bool connected = false;  // its stream is open and registered
   int64_t last_heard = 0;  // monotonic
+  bool suspect = false;    // it could not start a pod of a gang, and nothing has run on it since
 };
 
 // What to send once the store has committed.
@@ -50,6 +58,7 @@ struct Outbox {
   std::vector<std::pair<std::string, v1::ControllerMessage>> to_nodes;  // in order; dropped when the node is
                                                                         // disconnected
   std::set<uint64_t> jobs;                                              // changed jobs, for their watchers
+  std::set<std::pair<uint64_t, uint32_t>> pods;                         // pods that changed though their job did not
   std::set<std::string> pools;                                          // pools whose queue has moved
 };
 
@@ -88,7 +97,7 @@ class State {
   // At the end of a transaction: runs the scheduler on all events since the last call and carries out its decisions.
   Status Decide();
   // Microseconds until Decide must be called even if nothing happens; nullopt: never.
-  std::optional<int64_t> NextWake() const { return scheduler_.NextWake(); }
+  std::optional<int64_t> NextWake() const;
   // Replaces the teams from now on. The weights stay as they were at the start.
   void SetTeams(std::vector<TeamConfig> teams);
   // Position in its pool's queue, 1 = next; 0: the job does not wait.
@@ -98,27 +107,34 @@ class State {
   // --- jobs ---
   // Stores the job and queues it. Returns the id.
   Result<uint64_t> Add(JobRow job);
-  // Ends a PENDING job. Otherwise tells the node, now and at each of its registrations. The job must be unfinished.
+  // Ends a PENDING job. Otherwise tells the nodes, now and at each of their registrations. The job must be unfinished.
   Status Cancel(uint64_t id, int32_t signal);
-  Status End(uint64_t id, v1::JobState state, const std::string& exit, const std::string& reason);
-  // Handles a node's report about an attempt. Stale and repeated reports are acknowledged without effect.
+  Status End(uint64_t id, v1::JobState state, const std::string& reason);
+  // Handles a node's report about a pod. Stale and repeated reports are acknowledged without effect.
   Status Apply(const std::string& node, const v1::AttemptReport& report);
+  // A program has said that its state is safe.
+  void Saved(const std::string& node, const v1::JobWord& word);
+  // A process that a pod wants to start in another pod of its job, or the answer: passed on to the other pod's node.
+  void PassOn(const std::string& node, const v1::ExecInPod& exec);
 
   // --- nodes ---
   Status PutNode(const NodeRow& row);  // stores it and gives it to the scheduler
   Status LoseNode(const std::string& name, const std::string& reason);
   void Disconnected(const std::string& name);  // not lost yet, but gets no placements
-  std::vector<uint64_t> JobsOn(const std::string& node) const;
-  std::vector<uint64_t> JobsLeaving(const std::string& node) const;  // jobs whose last attempt left writes there
-  Status SendStart(const JobRow& job);                               // may be repeated
-  void SendStop(const std::string& node, uint64_t job, uint32_t attempt, int32_t signal);
-  // For an attempt that has certainly ended, but not by itself. The job waits again if it may. Returns false if it may
-  // not.
-  Result<bool> Requeue(uint64_t id, const std::string& reason);
-  // Repeats the orders about a job to its node, after the node was away.
-  Status SendOrders(const JobRow& job);
-  // The writes of an earlier attempt have reached home, or were lost with their node.
-  Status Left(uint64_t id);
+  // Pods of present attempts that are on the node and not over: job and index.
+  std::vector<std::pair<uint64_t, uint32_t>> PodsOn(const std::string& node) const;
+  // Pods of earlier attempts that left writes there.
+  std::vector<std::pair<uint64_t, uint32_t>> PodsLeaving(const std::string& node) const;
+  // For a pod that has certainly ended, but not by itself. Its attempt ends. With kPodLost the job waits again if it
+  // may.
+  Status PodGone(uint64_t id, uint32_t pod, Ending why, const std::string& reason);
+  // For a pod that its node does not know, although it was not restarted: it never got the order, or has lost its
+  // journal.
+  Status PodUnknown(uint64_t id, uint32_t pod);
+  // Repeats the orders about a pod to its node, after the node was away.
+  Status SendOrders(uint64_t id, uint32_t pod);
+  // The writes of a pod of an earlier attempt have reached home, or were lost with their node.
+  Status Left(uint64_t id, uint32_t pod);
 
   // --- what others may see ---
   // Whether an attempt is on a node that knows of it, so that home may connect to it.
@@ -128,10 +144,12 @@ class State {
   bool StartHeldBack(const JobRow& job) const;
   // The answer about its hard deadline; "" if there was none.
   std::string DeadlineOf(uint64_t id) const;
-  v1::Placement PlacementOf(const JobRow& job) const;
+  // nullopt: there is no such pod, or it is home while others of its attempt are not.
+  std::optional<v1::Placement> PlacementOf(const JobRow& job, uint32_t pod) const;
   // Also reads ended jobs from the store. kNotFound.
   Result<JobRow> Find(uint64_t id);
-  Result<v1::JobEvent> EventOf(uint64_t id, const std::string& viewer);
+  // The placement and the exit record are those of the pod.
+  Result<v1::JobEvent> EventOf(uint64_t id, const std::string& viewer, uint32_t pod = 0);
   v1::JobInfo InfoOf(const JobRow& job, const std::string& viewer, size_t max_argv_bytes);
   Status AddAttempts(uint64_t id, google::protobuf::RepeatedPtrField<v1::AttemptInfo>* to);
 
@@ -154,11 +172,37 @@ class State {
   void Know(JobRow job);
   std::string Waiting(const JobRow& job);  // one line that says why it waits
   Status Save(const JobRow& job);
+  Status SavePod(const JobRow& job, const PodRow& pod);
   Status SaveAttempt(const JobRow& job, v1::JobState state, int64_t placed_us, int64_t ended_us,
                      const std::string& reason = "");
+
+  // --- attempts (state_attempts.cc) ---
+  // The job, if this pod of its present attempt is on the node and not over.
+  JobRow* JobOf(const std::string& node, uint64_t id, uint32_t attempt, uint32_t pod);
+  Status Report(JobRow& job, PodRow& pod, const v1::AttemptReport& report);
+  // What follows from a change of the pods. `held`: HoldsResources before it. `changed`: the job's own row has changed.
+  Status Settle(JobRow& job, bool held, bool changed);
+  // What follows for the others from the end of a pod's command. Returns whether the job's row has changed.
+  bool NoteEnd(JobRow& job, const PodRow& pod, bool all_had_run);
+  void EndGang(JobRow& job, Ending why, uint32_t pod, const std::string& failure);
+  void Bereave(JobRow& job, uint32_t pod, Ending why, const std::string& reason);
+  Status LosePods(JobRow& job, const std::string& node, const std::string& reason);
+  Status RunAgain(JobRow& job);
+  sched::core::Micros LostWork(const JobRow& job);
   Status BackToQueue(JobRow& job, sched::core::Micros lost, v1::JobState attempt_state, const std::string& reason);
-  Status Preempted(JobRow& job, const v1::AttemptReport& report);
-  void SendPreempt(const JobRow& job);
+  void AwaitStragglers(const JobRow& job);
+  Status EndStragglers();
+
+  // --- orders (state_orders.cc) ---
+  Status SendStart(const JobRow& job);  // to all pods
+  Status SendStart(const JobRow& job, uint32_t first, uint32_t end);
+  void SendGo(const JobRow& job, const PodRow& pod);
+  void SendStop(const std::string& node, uint64_t job, uint32_t attempt, uint32_t pod, int32_t signal);
+  void SendPreempt(const JobRow& job, const PodRow& pod);
+  void SendGangEnd(const JobRow& job, const PodRow& pod);
+
+  void FeedNode(const Node& node);
+  void Suspect(const std::string& node, bool suspect);
 
   Store* const store_;
   const Clock* const clock_;
@@ -171,6 +215,7 @@ class State {
   std::multimap<uint64_t, uint64_t> dependents_;           // unfinished jobs, by the job that they depend on
   std::map<uint64_t, sched::core::Admission> admissions_;  // of unfinished jobs, since this process began
   std::set<uint64_t> broken_promises_;                     // those of admissions_ that were revoked
+  std::map<uint64_t, int64_t> stragglers_;                 // gangs that will be ended, by the wall clock
   std::map<std::string, Node> nodes_;
   uint64_t epoch_ = 0;
   Outbox outbox_;

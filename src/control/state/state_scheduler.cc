@@ -59,8 +59,7 @@ Status State::LoadScheduler(bool anew) {
       scheduler_.Feed(core::NodeLost{name});
       continue;
     }
-    scheduler_.Feed(core::NodeUp{SpecOf(node.row)});
-    if (node.row.draining) scheduler_.Feed(core::NodeDrained{name});
+    FeedNode(node);
   }
   return Decide();
 }
@@ -109,6 +108,7 @@ void State::SetTeams(std::vector<TeamConfig> teams) {
 }
 
 Status State::Decide() {
+  VRUN_TRY(EndStragglers());
   // Carrying out an action may feed the scheduler at once: a job that had not begun has nothing to stop.
   while (scheduler_.fed() || scheduler_.NextWake() == 0) {
     for (const core::Action& action : scheduler_.Decide()) {
@@ -131,18 +131,23 @@ Status State::Decide() {
 
 Status State::Carry(const core::Place& place) {
   auto it = jobs_.find(place.job);
-  if (it == jobs_.end() || it->second.state != v1::PENDING || place.pods.size() != 1) {
+  if (it == jobs_.end() || it->second.state != v1::PENDING || place.pods.size() != PodsAsked(it->second)) {
     LogError("job {}: the scheduler placed a job that does not wait", place.job);
     return {};
   }
   JobRow& job = it->second;
-  VRUN_ASSIGN(job.token, NewToken());
   job.state = v1::STARTING;
   job.attempt += 1;
   job.epoch = ++epoch_;
-  job.node = place.pods[0].node;
-  job.gpu_mask = place.pods[0].gpu_mask;
   job.reason.clear();
+  for (const core::PodPlace& at : place.pods) {
+    PodRow& pod = job.pods.emplace_back();
+    pod.pod = static_cast<uint32_t>(job.pods.size() - 1);
+    pod.node = at.node;
+    pod.gpu_mask = at.gpu_mask;
+    VRUN_ASSIGN(pod.token, NewToken());
+    VRUN_TRY(store_->PutPod(job.id, job.attempt, pod));
+  }
   VRUN_TRY(Save(job));
   VRUN_TRY(SaveAttempt(job, v1::STARTING, clock_->Wall(), 0));
   outbox_.pools.insert(job.pool);
@@ -157,13 +162,25 @@ Status State::Carry(const core::Preempt& preempt) {
   }
   JobRow& job = it->second;
   const std::string reason = "preempted: " + PreemptionReason(preempt, jobs_);
-  LogInfo("job {} of {} has to leave node {}: {}", job.id, Escape(job.user), Escape(job.node), reason);
+  LogInfo("job {} of {} has to leave: {}", job.id, Escape(job.user), reason);
   if (StartHeldBack(job)) return BackToQueue(job, 0, v1::PREEMPTED, reason);
   job.stopping = reason;
   job.stopping_us = clock_->Wall();
   VRUN_TRY(Save(job));
-  SendPreempt(job);
+  if (job.ending != Ending::kNone) return {};  // its pods have been told to end
+  for (const PodRow& pod : job.pods) {
+    if (!IsOver(pod.state)) SendPreempt(job, pod);
+  }
   return {};
+}
+
+std::optional<int64_t> State::NextWake() const {
+  std::optional<int64_t> wake = scheduler_.NextWake();
+  for (const auto& [id, at] : stragglers_) {
+    const int64_t in = std::max<int64_t>(at - clock_->Wall(), 0);
+    if (!wake || in < *wake) wake = in;
+  }
+  return wake;
 }
 
 // For elastic gangs, which cannot be submitted here yet.
@@ -187,7 +204,7 @@ Status State::Carry(const core::Admission& admission) {
 
 Status State::Carry(const core::Doomed& doomed) {
   if (!jobs_.contains(doomed.job)) return {};
-  return End(doomed.job, v1::CANCELLED, "",
+  return End(doomed.job, v1::CANCELLED,
              "job " + std::to_string(doomed.dependency) + " did not succeed, and this was to start only then");
 }
 
@@ -235,17 +252,25 @@ v1::WhyAnswer State::Explain(const JobRow& job) {
   }
   ExplainJob(scheduler_.trial(), job, clock_->Wall(), scheduler_.Now(), &answer);
   answer.set_deadline(DeadlineOf(job.id));
+  if (IsGang(job) && job.state == v1::STARTING) {
+    const auto ready = std::count_if(job.pods.begin(), job.pods.end(), [](const PodRow& pod) { return pod.ready; });
+    answer.set_summary(std::to_string(ready) + " of its " + std::to_string(job.pods.size()) + " pods are ready");
+  }
+  if (!job.failure.empty())
+    answer.set_summary(job.failure + (job.ending != Ending::kNone ? "; it is being ended" : ""));
   if (!job.stopping.empty()) answer.set_summary(job.stopping + "; it is being stopped");
   return answer;
 }
 
 Status State::AddAttempts(uint64_t id, google::protobuf::RepeatedPtrField<v1::AttemptInfo>* to) {
   VRUN_ASSIGN(std::vector<AttemptRow> attempts, store_->Attempts(id));
+  const auto job = jobs_.find(id);
   for (const AttemptRow& row : attempts) {
     v1::AttemptInfo* info = to->Add();
+    const bool present = job != jobs_.end() && row.ended_us == 0 && row.attempt == job->second.attempt;
     info->set_attempt(row.attempt);
-    info->set_node(row.node);
-    info->set_state(row.state);
+    if (!row.pods.empty()) info->set_node(row.pods[0].node);
+    info->set_state(present ? job->second.state : row.state);
     info->set_placed_us(row.placed_us);
     info->set_ended_us(row.ended_us);
     info->set_reason(row.reason);

@@ -49,14 +49,42 @@ ALTER TABLE jobs ADD COLUMN leaving_token BLOB NOT NULL DEFAULT x'';
 ALTER TABLE attempts ADD COLUMN reason TEXT NOT NULL DEFAULT '';
 CREATE INDEX jobs_ended ON jobs (id) WHERE ended_us != 0;
 CREATE TABLE journal (id INTEGER PRIMARY KEY, steps BLOB NOT NULL);
+)",
+    // jobs.pods: number of pods of the present attempt. Until now every attempt had one. 4 is COMPLETING.
+    R"(
+CREATE TABLE pods (
+  job INTEGER NOT NULL, attempt INTEGER NOT NULL, pod INTEGER NOT NULL, node TEXT NOT NULL, token BLOB NOT NULL,
+  gpu_mask INTEGER NOT NULL, state INTEGER NOT NULL, ready INTEGER NOT NULL, exit BLOB NOT NULL,
+  PRIMARY KEY (job, attempt, pod)) WITHOUT ROWID;
+INSERT INTO pods SELECT job, attempt, 0, node, x'', 0, state, 0, exit FROM attempts;
+INSERT OR REPLACE INTO pods SELECT id, attempt, 0, node, token, gpu_mask, state, 0, exit FROM jobs WHERE node != '';
+UPDATE pods SET token = j.leaving_token, state = 4 FROM jobs j
+  WHERE pods.job = j.id AND pods.attempt = j.leaving_attempt AND j.leaving_attempt != 0;
+ALTER TABLE jobs ADD COLUMN gang BLOB NOT NULL DEFAULT x'';
+ALTER TABLE jobs ADD COLUMN pods INTEGER NOT NULL DEFAULT 0;
+UPDATE jobs SET pods = 1 WHERE node != '';
+ALTER TABLE jobs ADD COLUMN ending INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN failure TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN failed_pod INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN failed_starts INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN first_end_us INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs DROP COLUMN node;
+ALTER TABLE jobs DROP COLUMN token;
+ALTER TABLE jobs DROP COLUMN exit;
+ALTER TABLE jobs DROP COLUMN gpu_mask;
+ALTER TABLE jobs DROP COLUMN leaving_node;
+ALTER TABLE jobs DROP COLUMN leaving_token;
+ALTER TABLE attempts DROP COLUMN node;
+ALTER TABLE attempts DROP COLUMN exit;
 )"};
 constexpr int kSchemaVersion = static_cast<int>(std::size(kMigrations));
 
 constexpr char kJobColumns[] =
     "id, user, request_id, home_id, pool, name, milli_cpus, memory_bytes, gpus, gpu_type, state, reason, submitted_us, "
-    "started_us, ended_us, attempt, epoch, node, token, exit, cancelled, cancel_signal, scheduling, gpu_mask, "
-    "stopping, stopping_us, "
-    "preemptions, leaving_attempt, leaving_epoch, leaving_node, leaving_token";
+    "started_us, ended_us, attempt, epoch, cancelled, cancel_signal, scheduling, stopping, stopping_us, preemptions, "
+    "leaving_attempt, leaving_epoch, gang, ending, failure, failed_pod, failed_starts, first_end_us, pods";
+
+constexpr char kPodColumns[] = "pod, node, token, gpu_mask, state, ready, exit";
 
 Code CodeOf(int sqlite_code) {
   switch (sqlite_code & 0xff) {
@@ -201,6 +229,7 @@ class SqliteStore::Statement {
 
 namespace {
 
+// The number of its pods is the next column.
 template <typename S>
 JobRow ReadJob(S& s) {
   JobRow job;
@@ -221,21 +250,34 @@ JobRow ReadJob(S& s) {
   job.ended_us = s.Int();
   job.attempt = static_cast<uint32_t>(s.Int());
   job.epoch = static_cast<uint64_t>(s.Int());
-  job.node = s.Bytes();
-  job.token = s.Bytes();
-  job.exit = s.Bytes();
   job.cancelled = s.Int() != 0;
   job.cancel_signal = static_cast<int32_t>(s.Int());
   (void)job.scheduling.ParseFromString(s.Bytes());
-  job.gpu_mask = static_cast<uint32_t>(s.Int());
   job.stopping = s.Bytes();
   job.stopping_us = s.Int();
   job.preemptions = static_cast<uint32_t>(s.Int());
   job.leaving.attempt = static_cast<uint32_t>(s.Int());
   job.leaving.epoch = static_cast<uint64_t>(s.Int());
-  job.leaving.node = s.Bytes();
-  job.leaving.token = s.Bytes();
+  (void)job.gang.ParseFromString(s.Bytes());
+  job.ending = static_cast<Ending>(s.Int());
+  job.failure = s.Bytes();
+  job.failed_pod = static_cast<uint32_t>(s.Int());
+  job.failed_starts = static_cast<uint32_t>(s.Int());
+  job.first_end_us = s.Int();
   return job;
+}
+
+template <typename S>
+PodRow ReadPod(S& s) {
+  PodRow pod;
+  pod.pod = static_cast<uint32_t>(s.Int());
+  pod.node = s.Bytes();
+  pod.token = s.Bytes();
+  pod.gpu_mask = static_cast<uint32_t>(s.Int());
+  pod.state = static_cast<v1::JobState>(s.Int());
+  pod.ready = s.Int() != 0;
+  pod.exit = s.Bytes();
+  return pod;
 }
 
 }  // namespace
@@ -313,14 +355,14 @@ Result<uint64_t> SqliteStore::InsertJob(const JobRow& job) {
   Statement s(
       this,
       "INSERT INTO jobs (user, request_id, home_id, pool, name, spec, milli_cpus, memory_bytes, gpus, gpu_type, "
-      "state, reason, submitted_us, started_us, ended_us, attempt, epoch, node, token, exit, cancelled, "
-      "cancel_signal, scheduling) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
-  const std::string scheduling = job.scheduling.SerializeAsString();
+      "state, reason, submitted_us, started_us, ended_us, attempt, epoch, cancelled, cancel_signal, scheduling, gang) "
+      "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+  const std::string scheduling = job.scheduling.SerializeAsString(), gang = job.gang.SerializeAsString();
   s.Text(job.user).Text(job.request_id).Blob(job.home_id).Text(job.pool).Text(job.name).Blob(job.spec);
   s.Int(job.needs.milli_cpus).Int(job.needs.memory_bytes).Int(job.needs.gpus).Text(job.needs.gpu_type);
   s.Int(job.state).Text(job.reason).Int(job.submitted_us).Int(job.started_us).Int(job.ended_us);
-  s.Int(job.attempt).Int(static_cast<int64_t>(job.epoch)).Text(job.node).Blob(job.token).Blob(job.exit);
-  s.Int(job.cancelled).Int(job.cancel_signal).Blob(scheduling);
+  s.Int(job.attempt).Int(static_cast<int64_t>(job.epoch)).Int(job.cancelled).Int(job.cancel_signal).Blob(scheduling);
+  s.Blob(gang);
   VRUN_TRY(s.Run());
   return static_cast<uint64_t>(sqlite3_last_insert_rowid(database_->handle));
 }
@@ -328,26 +370,36 @@ Result<uint64_t> SqliteStore::InsertJob(const JobRow& job) {
 Status SqliteStore::UpdateJob(const JobRow& job) {
   Statement s(
       this,
-      "UPDATE jobs SET state=?, reason=?, started_us=?, ended_us=?, attempt=?, epoch=?, node=?, token=?, exit=?, "
-      "cancelled=?, cancel_signal=?, gpu_mask=?, stopping=?, stopping_us=?, preemptions=?, leaving_attempt=?, "
-      "leaving_epoch=?, leaving_node=?, leaving_token=? WHERE id=?");
+      "UPDATE jobs SET state=?, reason=?, started_us=?, ended_us=?, attempt=?, epoch=?, cancelled=?, cancel_signal=?, "
+      "stopping=?, stopping_us=?, preemptions=?, leaving_attempt=?, leaving_epoch=?, ending=?, failure=?, "
+      "failed_pod=?, "
+      "failed_starts=?, first_end_us=?, pods=? WHERE id=?");
   s.Int(job.state).Text(job.reason).Int(job.started_us).Int(job.ended_us).Int(job.attempt);
-  s.Int(static_cast<int64_t>(job.epoch)).Text(job.node).Blob(job.token).Blob(job.exit);
-  s.Int(job.cancelled).Int(job.cancel_signal);
-  s.Int(job.gpu_mask).Text(job.stopping).Int(job.stopping_us).Int(job.preemptions).Int(job.leaving.attempt);
-  s.Int(static_cast<int64_t>(job.leaving.epoch)).Text(job.leaving.node).Blob(job.leaving.token);
+  s.Int(static_cast<int64_t>(job.epoch)).Int(job.cancelled).Int(job.cancel_signal);
+  s.Text(job.stopping).Int(job.stopping_us).Int(job.preemptions).Int(job.leaving.attempt);
+  s.Int(static_cast<int64_t>(job.leaving.epoch)).Int(static_cast<int64_t>(job.ending)).Text(job.failure);
+  s.Int(job.failed_pod).Int(job.failed_starts).Int(job.first_end_us).Int(static_cast<int64_t>(job.pods.size()));
   s.Int(static_cast<int64_t>(job.id));
   return s.Run();
 }
 
+Status SqliteStore::PutPod(uint64_t job, uint32_t attempt, const PodRow& pod) {
+  Statement s(this,
+              "INSERT INTO pods (job, attempt, pod, node, token, gpu_mask, state, ready, exit) VALUES "
+              "(?,?,?,?,?,?,?,?,?) ON CONFLICT (job, attempt, pod) DO UPDATE SET state=excluded.state, "
+              "ready=excluded.ready, exit=excluded.exit");
+  s.Int(static_cast<int64_t>(job)).Int(attempt).Int(pod.pod).Text(pod.node).Blob(pod.token).Int(pod.gpu_mask);
+  s.Int(pod.state).Int(pod.ready).Blob(pod.exit);
+  return s.Run();
+}
+
 Status SqliteStore::PutAttempt(const AttemptRow& a) {
-  Statement s(
-      this,
-      "INSERT INTO attempts (job, attempt, epoch, node, state, placed_us, ended_us, exit, reason) VALUES "
-      "(?,?,?,?,?,?,?,?,?) ON CONFLICT (job, attempt) DO UPDATE SET state=excluded.state, ended_us=excluded.ended_us, "
-      "exit=excluded.exit, reason=excluded.reason");
-  s.Int(static_cast<int64_t>(a.job)).Int(a.attempt).Int(static_cast<int64_t>(a.epoch)).Text(a.node).Int(a.state);
-  s.Int(a.placed_us).Int(a.ended_us).Blob(a.exit).Text(a.reason);
+  Statement s(this,
+              "INSERT INTO attempts (job, attempt, epoch, state, placed_us, ended_us, reason) VALUES (?,?,?,?,?,?,?) "
+              "ON CONFLICT (job, attempt) DO UPDATE SET state=excluded.state, ended_us=excluded.ended_us, "
+              "reason=excluded.reason");
+  s.Int(static_cast<int64_t>(a.job)).Int(a.attempt).Int(static_cast<int64_t>(a.epoch)).Int(a.state);
+  s.Int(a.placed_us).Int(a.ended_us).Text(a.reason);
   return s.Run();
 }
 
@@ -376,19 +428,53 @@ Result<std::optional<JobRow>> SqliteStore::GetJob(uint64_t id) {
   VRUN_ASSIGN(bool row, s.Step());
   if (!row) return std::optional<JobRow>();
   JobRow job = ReadJob(s);
+  const auto pods = static_cast<uint32_t>(s.Int());
   job.spec = s.Bytes();
+  VRUN_TRY(ReadPods(&job, pods));
   return std::optional<JobRow>(std::move(job));
+}
+
+Result<std::vector<PodRow>> SqliteStore::Pods(uint64_t job, uint32_t attempt) {
+  static const std::string sql =
+      std::string("SELECT ") + kPodColumns + " FROM pods WHERE job=? AND attempt=? ORDER BY pod";
+  Statement s(this, sql);
+  s.Int(static_cast<int64_t>(job)).Int(attempt);
+  std::vector<PodRow> pods;
+  for (;;) {
+    VRUN_ASSIGN(bool row, s.Step());
+    if (!row) return pods;
+    pods.push_back(ReadPod(s));
+  }
+}
+
+Status SqliteStore::ReadPods(JobRow* job, uint32_t count) {
+  if (count > 0) {
+    VRUN_ASSIGN(job->pods, Pods(job->id, job->attempt));
+  }
+  if (job->leaving.attempt == 0) return {};
+  VRUN_ASSIGN(job->leaving.pods, Pods(job->id, job->leaving.attempt));
+  std::erase_if(job->leaving.pods, [](const PodRow& pod) { return IsOver(pod.state); });
+  return {};
+}
+
+Result<std::vector<JobRow>> SqliteStore::ReadJobs(Statement& s, bool with_spec) {
+  std::vector<JobRow> jobs;
+  std::vector<uint32_t> counts;
+  for (;;) {
+    VRUN_ASSIGN(bool row, s.Step());
+    if (!row) break;
+    jobs.push_back(ReadJob(s));
+    counts.push_back(static_cast<uint32_t>(s.Int()));
+    if (with_spec) jobs.back().spec = s.Bytes();
+  }
+  for (size_t i = 0; i < jobs.size(); ++i) VRUN_TRY(ReadPods(&jobs[i], counts[i]));
+  return jobs;
 }
 
 Result<std::vector<JobRow>> SqliteStore::UnfinishedJobs() {
   static const std::string sql = std::string("SELECT ") + kJobColumns + " FROM jobs WHERE ended_us=0 ORDER BY id";
   Statement s(this, sql);
-  std::vector<JobRow> jobs;
-  for (;;) {
-    VRUN_ASSIGN(bool row, s.Step());
-    if (!row) return jobs;
-    jobs.push_back(ReadJob(s));
-  }
+  return ReadJobs(s, false);
 }
 
 Result<std::vector<JobRow>> SqliteStore::ListJobs(bool ended_too, const std::string& home_id, int limit) {
@@ -405,13 +491,7 @@ Result<std::vector<JobRow>> SqliteStore::ListJobs(bool ended_too, const std::str
     s.Blob(home_id);
   }
   s.Int(limit);
-  std::vector<JobRow> jobs;
-  for (;;) {
-    VRUN_ASSIGN(bool row, s.Step());
-    if (!row) return jobs;
-    jobs.push_back(ReadJob(s));
-    jobs.back().spec = s.Bytes();
-  }
+  return ReadJobs(s, true);
 }
 
 Result<std::vector<NodeRow>> SqliteStore::Nodes() {
@@ -437,24 +517,26 @@ Result<std::vector<NodeRow>> SqliteStore::Nodes() {
 
 Result<std::vector<AttemptRow>> SqliteStore::Attempts(uint64_t job) {
   Statement s(this,
-              "SELECT job, attempt, epoch, node, state, placed_us, ended_us, exit, reason FROM attempts WHERE job=? "
-              "ORDER BY attempt");
+              "SELECT job, attempt, epoch, state, placed_us, ended_us, reason FROM attempts WHERE job=? ORDER BY "
+              "attempt");
   s.Int(static_cast<int64_t>(job));
   std::vector<AttemptRow> attempts;
   for (;;) {
     VRUN_ASSIGN(bool row, s.Step());
-    if (!row) return attempts;
+    if (!row) break;
     AttemptRow& a = attempts.emplace_back();
     a.job = static_cast<uint64_t>(s.Int());
     a.attempt = static_cast<uint32_t>(s.Int());
     a.epoch = static_cast<uint64_t>(s.Int());
-    a.node = s.Bytes();
     a.state = static_cast<v1::JobState>(s.Int());
     a.placed_us = s.Int();
     a.ended_us = s.Int();
-    a.exit = s.Bytes();
     a.reason = s.Bytes();
   }
+  for (AttemptRow& a : attempts) {
+    VRUN_ASSIGN(a.pods, Pods(job, a.attempt));
+  }
+  return attempts;
 }
 
 Result<std::vector<JobRow>> SqliteStore::EndedJobs(uint64_t after, int limit, bool newest) {
@@ -462,12 +544,7 @@ Result<std::vector<JobRow>> SqliteStore::EndedJobs(uint64_t after, int limit, bo
   static const std::string ascending = select + "ORDER BY id LIMIT ?", descending = select + "ORDER BY id DESC LIMIT ?";
   Statement s(this, newest ? descending : ascending);
   s.Int(static_cast<int64_t>(after)).Int(limit);
-  std::vector<JobRow> jobs;
-  for (;;) {
-    VRUN_ASSIGN(bool row, s.Step());
-    if (!row) break;
-    jobs.push_back(ReadJob(s));
-  }
+  VRUN_ASSIGN(std::vector<JobRow> jobs, ReadJobs(s, false));
   if (newest) std::reverse(jobs.begin(), jobs.end());
   return jobs;
 }

@@ -25,6 +25,7 @@ class SqliteStore : public Store {
   const std::optional<Error>& failure() const override { return failure_; }
   Result<uint64_t> InsertJob(const JobRow& job) override;
   Status UpdateJob(const JobRow& job) override;
+  Status PutPod(uint64_t job, uint32_t attempt, const PodRow& pod) override;
   Status PutAttempt(const AttemptRow& attempt) override;
   Status PutNode(const NodeRow& node) override;
   Status AppendJournal(const std::string& row) override;
@@ -44,6 +45,10 @@ class SqliteStore : public Store {
   class Statement;
   explicit SqliteStore(std::unique_ptr<Database> database);
   Status Migrate();
+  Result<std::vector<PodRow>> Pods(uint64_t job, uint32_t attempt);
+  Status ReadPods(JobRow* job, uint32_t count);
+  // Reads all rows of the statement and then the pods of the jobs.
+  Result<std::vector<JobRow>> ReadJobs(Statement& statement, bool with_spec);
   Error Fail(Error error);  // stores the first error of a transaction
 
   std::unique_ptr<Database> database_;

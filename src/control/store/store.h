@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The durable state of the controller, for any backend. One contract test suite runs on every implementation.
 //
+// A job that is read has the pods of its present attempt, and those of the attempt that leaves.
+//
 // One thread. Changes are made between Begin and Commit and survive any crash after Commit. Once a statement has
 // failed, the transaction cannot be committed: failure() has the reason, and every other call fails until Rollback.
 #pragma once
@@ -24,6 +26,31 @@ struct Needs {
   bool operator==(const Needs&) const = default;
 };
 
+inline bool IsEnd(v1::JobState state) { return state >= v1::COMPLETED && state <= v1::OUT_OF_MEMORY; }
+// Of an attempt or a pod: it has ended and its writes are home.
+inline bool IsOver(v1::JobState state) { return IsEnd(state) || state == v1::PREEMPTED; }
+
+// One pod of an attempt: where it runs and how far it has come.
+struct PodRow {
+  uint32_t pod = 0;  // index in the gang
+  std::string node;
+  std::string token;
+  uint32_t gpu_mask = 0;              // GPUs of its node
+  v1::JobState state = v1::STARTING;  // also PREEMPTED, as of an attempt
+  bool ready = false;                 // all is prepared, and it waits for Go
+  std::string exit;                   // serialized ExitRecord; "": none
+};
+
+// Why the controller ends an attempt of its own accord. Numbers are stored.
+enum class Ending : uint8_t {
+  kNone = 0,
+  kFailed = 1,      // a rank has failed, and the others end with it
+  kStragglers = 2,  // a rank has ended, and the time that the others had since then is over
+  kNotStarted = 3,  // a pod could not be started; the gang may wait again
+  kPodLost = 4,     // the node of a pod is lost or was restarted
+  kPodGone = 5,     // the node of a pod has no record of it
+};
+
 struct JobRow {
   uint64_t id = 0;
   std::string user;
@@ -40,21 +67,24 @@ struct JobRow {
   int64_t ended_us = 0;
   uint32_t attempt = 0;  // 0: never placed
   uint64_t epoch = 0;
-  std::string node;
-  std::string token;
-  std::string exit;        // serialized ExitRecord; "": none
-  bool cancelled = false;  // somebody has asked to end it
+  v1::Gang gang;             // as submitted; empty: one process in one sandbox
+  std::vector<PodRow> pods;  // of the attempt, in order; empty while the job waits
+  bool cancelled = false;    // somebody has asked to end it
   int32_t cancel_signal = 0;
-  uint32_t gpu_mask = 0;    // GPUs of its node
-  std::string stopping;     // set when it was told to leave: for which job, as text for people
-  int64_t stopping_us = 0;  // when it was told to leave
+  Ending ending = Ending::kNone;  // of the attempt
+  std::string failure;            // the first failure of the attempt, for people: "rank 3 on n2: exit 1"
+  uint32_t failed_pod = 0;        // whose failure that is
+  uint32_t failed_starts = 0;     // attempts that ended as kNotStarted
+  int64_t first_end_us = 0;       // when the first pod of the attempt ended with success; 0: none has
+  std::string stopping;           // set when it was told to leave: for which job, as text for people
+  int64_t stopping_us = 0;        // when it was told to leave
   uint32_t preemptions = 0;
-  // An attempt whose command has ended, but whose writes are not home yet. The next attempt must not start before.
+  // An attempt whose commands have ended, but not all of whose writes are home yet. The next attempt must not start
+  // before.
   struct Leaving {
     uint32_t attempt = 0;  // 0: none
     uint64_t epoch = 0;
-    std::string node;
-    std::string token;
+    std::vector<PodRow> pods;  // those whose writes are not home
   } leaving;
   std::string spec;  // serialized SubmitRequest; filled only by reads that say so
 };
@@ -63,12 +93,11 @@ struct AttemptRow {
   uint64_t job = 0;
   uint32_t attempt = 0;
   uint64_t epoch = 0;
-  std::string node;
-  v1::JobState state = v1::STARTING;
+  v1::JobState state = v1::STARTING;  // STARTING until it is over
   int64_t placed_us = 0;
   int64_t ended_us = 0;
-  std::string exit;
-  std::string reason;  // why it was stopped
+  std::string reason = {};        // why it was stopped
+  std::vector<PodRow> pods = {};  // filled only by reads
 };
 
 struct NodeRow {
@@ -93,7 +122,8 @@ class Store {
   virtual const std::optional<Error>& failure() const = 0;
 
   virtual Result<uint64_t> InsertJob(const JobRow& job) = 0;  // with its spec; returns the id, never used before
-  virtual Status UpdateJob(const JobRow& job) = 0;            // the fields that change during a job's life
+  virtual Status UpdateJob(const JobRow& job) = 0;  // the fields that change during a job's life, not its pods
+  virtual Status PutPod(uint64_t job, uint32_t attempt, const PodRow& pod) = 0;
   virtual Status PutAttempt(const AttemptRow& attempt) = 0;
   virtual Status PutNode(const NodeRow& node) = 0;
   // The scheduler's journal: rows in order; a new journal replaces the old.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The contract of a store, run on SQLite.
 #include <gtest/gtest.h>
+#include <sqlite3.h>
 
 #include "control/store/sqlite.h"
 #include "control/testing/testing.h"
@@ -48,14 +49,24 @@ TEST_F(StoreTest, WhatWasCommittedIsThereAfterReopening) {
   job.state = v1::RUNNING;
   job.attempt = 3;
   job.epoch = uint64_t{1} << 62;
-  job.node = "n1";
-  job.token = std::string("\0\xff", 2);
+  job.gang.set_pods(2);
+  job.pods = {{0, "n1", std::string("\0\xff", 2), 3, v1::RUNNING, true, ""},
+              {1, "n2", "t", 12, v1::COMPLETED, true, "e"}};
+  job.leaving.attempt = 2;
+  job.ending = Ending::kFailed;
+  job.failure = "rank 1 on n2: exit 1";
+  job.failed_pod = 1;
   job.cancelled = true;
   job.cancel_signal = 15;
   ASSERT_TRUE(store_->Begin());
   ASSERT_TRUE(store_->UpdateJob(job));
-  ASSERT_TRUE(store_->PutAttempt({id, 3, job.epoch, "n1", v1::STARTING, 5, 0, ""}));
-  ASSERT_TRUE(store_->PutAttempt({id, 3, job.epoch, "n1", v1::RUNNING, 0, 0, ""}));
+  for (PodRow pod : job.pods) {
+    ASSERT_TRUE(store_->PutPod(id, 3, pod));
+    pod.state = pod.pod == 0 ? v1::COMPLETING : v1::PREEMPTED;
+    ASSERT_TRUE(store_->PutPod(id, 2, pod));
+  }
+  ASSERT_TRUE(store_->PutAttempt({id, 3, job.epoch, v1::STARTING, 5, 0}));
+  ASSERT_TRUE(store_->PutAttempt({id, 3, job.epoch, v1::FAILED, 0, 7, "why"}));
   ASSERT_TRUE(store_->PutNode({"n1", "local", "total", {"a:1", "b:2"}, "0.1", UINT64_MAX, 7, true, false}));
   ASSERT_TRUE(store_->Commit());
   Open();
@@ -66,7 +77,24 @@ TEST_F(StoreTest, WhatWasCommittedIsThereAfterReopening) {
   EXPECT_EQ(read.needs, job.needs);
   EXPECT_EQ(read.state, v1::RUNNING);
   EXPECT_EQ(read.epoch, job.epoch);
-  EXPECT_EQ(read.token, job.token);
+  ASSERT_EQ(read.pods.size(), 2u);
+  EXPECT_EQ(read.pods[0].token, job.pods[0].token);
+  EXPECT_EQ(read.pods[1].node, "n2");
+  EXPECT_EQ(read.pods[1].gpu_mask, 12u);
+  EXPECT_EQ(read.pods[1].exit, "e");
+  EXPECT_TRUE(read.pods[1].ready);
+  ASSERT_EQ(read.leaving.pods.size(), 1u) << "the other one's writes are home";
+  EXPECT_EQ(read.leaving.pods[0].node, "n1");
+  EXPECT_EQ(read.gang.pods(), 2u);
+  EXPECT_EQ(read.ending, Ending::kFailed);
+  EXPECT_EQ(read.failure, "rank 1 on n2: exit 1");
+  EXPECT_EQ(read.failed_pod, 1u);
+  const std::vector<AttemptRow> attempts = *store_->Attempts(id);
+  ASSERT_EQ(attempts.size(), 1u);
+  EXPECT_EQ(attempts[0].placed_us, 5);
+  EXPECT_EQ(attempts[0].ended_us, 7);
+  EXPECT_EQ(attempts[0].reason, "why");
+  EXPECT_EQ(attempts[0].pods.size(), 2u);
   EXPECT_TRUE(read.cancelled);
   EXPECT_EQ(*store_->LastEpoch(), job.epoch);
   auto nodes = *store_->Nodes();
@@ -135,6 +163,68 @@ TEST_F(StoreTest, AFullDiskIsAnErrorAndGoesAwayWithSpace) {
   store_->LimitPages(0);
   big.request_id = "r3";
   EXPECT_GT(Insert(big), 0u);
+}
+
+// Until version 2 a job had one place, in its own row.
+TEST_F(StoreTest, AnOlderDatabaseKeepsItsJobsAndTheirPlaces) {
+  const std::string path = directory_.path() + "/old.db";
+  sqlite3* old = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &old), SQLITE_OK);
+  const char* kVersion2 = R"(
+CREATE TABLE jobs (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  user TEXT NOT NULL, request_id TEXT NOT NULL, home_id BLOB NOT NULL, pool TEXT NOT NULL, name TEXT NOT NULL,
+  spec BLOB NOT NULL,
+  milli_cpus INTEGER NOT NULL, memory_bytes INTEGER NOT NULL, gpus INTEGER NOT NULL, gpu_type TEXT NOT NULL,
+  state INTEGER NOT NULL, reason TEXT NOT NULL,
+  submitted_us INTEGER NOT NULL, started_us INTEGER NOT NULL, ended_us INTEGER NOT NULL,
+  attempt INTEGER NOT NULL, epoch INTEGER NOT NULL, node TEXT NOT NULL, token BLOB NOT NULL, exit BLOB NOT NULL,
+  cancelled INTEGER NOT NULL, cancel_signal INTEGER NOT NULL,
+  scheduling BLOB NOT NULL DEFAULT x'', gpu_mask INTEGER NOT NULL DEFAULT 0, stopping TEXT NOT NULL DEFAULT '',
+  stopping_us INTEGER NOT NULL DEFAULT 0, preemptions INTEGER NOT NULL DEFAULT 0,
+  leaving_attempt INTEGER NOT NULL DEFAULT 0, leaving_epoch INTEGER NOT NULL DEFAULT 0,
+  leaving_node TEXT NOT NULL DEFAULT '', leaving_token BLOB NOT NULL DEFAULT x'',
+  UNIQUE (user, request_id));
+CREATE INDEX jobs_unfinished ON jobs (id) WHERE ended_us = 0;
+CREATE TABLE attempts (
+  job INTEGER NOT NULL, attempt INTEGER NOT NULL, epoch INTEGER NOT NULL, node TEXT NOT NULL, state INTEGER NOT NULL,
+  placed_us INTEGER NOT NULL, ended_us INTEGER NOT NULL, exit BLOB NOT NULL, reason TEXT NOT NULL DEFAULT '',
+  PRIMARY KEY (job, attempt)) WITHOUT ROWID;
+CREATE INDEX attempts_epoch ON attempts (epoch);
+CREATE TABLE nodes (
+  name TEXT PRIMARY KEY, pool TEXT NOT NULL, total BLOB NOT NULL, addresses TEXT NOT NULL, version TEXT NOT NULL,
+  boot_id INTEGER NOT NULL, last_seen_us INTEGER NOT NULL, lost INTEGER NOT NULL, draining INTEGER NOT NULL)
+  WITHOUT ROWID;
+CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE INDEX jobs_ended ON jobs (id) WHERE ended_us != 0;
+CREATE TABLE journal (id INTEGER PRIMARY KEY, steps BLOB NOT NULL);
+INSERT INTO jobs VALUES
+  (1,'anna','r1',x'01','local','runs',x'05',1000,0,2,'',3,'',1,2,0, 1,7,'n1',x'aa',x'', 0,0,x'',3,'',0,0, 0,0,'',x''),
+  (2,'anna','r2',x'01','local','left',x'05',1000,0,0,'',1,'',1,0,0, 1,8,'',x'',x'', 0,0,x'',0,'',0,1, 1,8,'n2',x'bb'),
+  (3,'anna','r3',x'01','local','over',x'05',1000,0,0,'',5,'',1,2,9, 1,9,'n3',x'cc',x'dd', 0,0,x'',0,'',0,0, 0,0,'',x'');
+INSERT INTO attempts VALUES (1,1,7,'n1',3,1,0,x'',''), (2,1,8,'n2',11,1,5,x'ee','why'), (3,1,9,'n3',5,1,9,x'dd','');
+PRAGMA user_version=2;
+)";
+  ASSERT_EQ(sqlite3_exec(old, kVersion2, nullptr, nullptr, nullptr), SQLITE_OK) << sqlite3_errmsg(old);
+  sqlite3_close(old);
+  auto opened = SqliteStore::Open(path);
+  ASSERT_TRUE(opened) << opened.error().message();
+  const std::vector<JobRow> jobs = *(*opened)->UnfinishedJobs();
+  ASSERT_EQ(jobs.size(), 2u);
+  ASSERT_EQ(jobs[0].pods.size(), 1u);
+  EXPECT_EQ(jobs[0].pods[0].node, "n1");
+  EXPECT_EQ(jobs[0].pods[0].token, "\xaa");
+  EXPECT_EQ(jobs[0].pods[0].gpu_mask, 3u);
+  EXPECT_EQ(jobs[0].pods[0].state, v1::RUNNING);
+  EXPECT_TRUE(jobs[1].pods.empty()) << "it waits";
+  ASSERT_EQ(jobs[1].leaving.pods.size(), 1u);
+  EXPECT_EQ(jobs[1].leaving.pods[0].token, "\xbb");
+  EXPECT_EQ(jobs[1].leaving.pods[0].node, "n2");
+  const JobRow over = **(*opened)->GetJob(3);
+  ASSERT_EQ(over.pods.size(), 1u);
+  EXPECT_EQ(over.pods[0].exit, "\xdd");
+  EXPECT_EQ((*opened)->Attempts(2)->at(0).pods.at(0).exit, "\xee");
+  EXPECT_EQ(*(*opened)->LastEpoch(), 9u);
 }
 
 TEST_F(StoreTest, RubbishIsNotADatabase) {

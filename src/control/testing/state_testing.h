@@ -43,6 +43,17 @@ class StateTest : public ::testing::Test {
     VRUN_CHECK(Transaction([&] { return state_->Load(); }).has_value());
   }
 
+  // Starts again from nothing.
+  void Forget() {
+    for (const char* file : {"/vrun.db", "/vrun.db-wal"}) (void)RemoveTree(directory_.path() + file);
+    Restart();
+    sent_.clear();
+  }
+  // The node is called lost, as after its lease.
+  void Lose(const std::string& node) {
+    EXPECT_TRUE(Transaction([&] { return state_->LoseNode(node, "node " + node + " is lost"); }));
+  }
+
   v1::SubmitReply Submit(const v1::SubmitRequest& request, const rpc::Peer& peer = kAnna) {
     auto reply = Transaction([&] { return control::Submit(*state_, peer, request); });
     EXPECT_TRUE(reply) << reply.error().message();

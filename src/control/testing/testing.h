@@ -54,6 +54,13 @@ inline v1::SubmitRequest SimpleJob(const std::string& request_id, uint32_t cores
   return request;
 }
 
+// A job of several pods, each with this many cores and GPUs.
+inline v1::SubmitRequest GangJob(const std::string& request_id, uint32_t pods, uint32_t cores = 1, uint32_t gpus = 0) {
+  v1::SubmitRequest request = SimpleJob(request_id, cores, gpus);
+  request.mutable_spec()->mutable_gang()->set_pods(pods);
+  return request;
+}
+
 inline v1::Register SimpleNode(const std::string& name, uint32_t cores = 4, uint32_t gpus = 0, uint64_t boot_id = 1) {
   v1::Register r;
   r.set_node(name);
@@ -73,6 +80,7 @@ inline v1::AttemptReport ReportOf(const v1::Placement& p, v1::JobState state) {
   r.set_job(p.job());
   r.set_attempt(p.attempt());
   r.set_epoch(p.epoch());
+  r.set_pod(p.pod());
   r.set_state(state);
   return r;
 }
@@ -81,6 +89,7 @@ inline v1::AttemptReport ExitOf(const v1::Placement& p, v1::JobState state, v1::
   v1::AttemptReport r = ReportOf(p, state);
   r.mutable_exit()->set_job(p.job());
   r.mutable_exit()->set_attempt(p.attempt());
+  r.mutable_exit()->set_pod(p.pod());
   r.mutable_exit()->set_kind(kind);
   r.mutable_exit()->set_exit_code(code);
   return r;

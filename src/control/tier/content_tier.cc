@@ -4,6 +4,8 @@
 #include <openssl/rand.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -201,7 +203,9 @@ v1::PresignReply ContentTier::Presign(const std::string& node, const Result<JobR
   reply.set_id(request.id());
   if (!Usable(&reply)) return reply;
   const bool over = job && job->ended_us != 0;
-  if (!job || job->node != node || (over && clock_->Wall() - job->ended_us > kGraceMicros)) {
+  const auto there = [&node](const PodRow& pod) { return pod.node == node; };
+  const bool ran = job && std::any_of(job->pods.begin(), job->pods.end(), there);
+  if (!ran || (over && clock_->Wall() - job->ended_us > kGraceMicros)) {
     SetError(Error(Code::kDenied, "job " + std::to_string(request.job()) + " is not this node's"), &reply);
     return reply;
   }

@@ -35,7 +35,7 @@ class ContentTierTest : public testing::Test {
     job.id = 7;
     job.user = user;
     job.home_id = home;
-    job.node = "n1";
+    job.pods.emplace_back().node = "n1";
     return job;
   }
   static v1::PresignRequest Ask(std::vector<std::string> names, bool put = false) {

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of State that follows the attempts: what nodes report about pods, and what becomes of the job.
+#include <signal.h>
+
+#include <algorithm>
+
+#include "base/escape.h"
+#include "base/log.h"
+#include "control/state/state.h"
+#include "sched/engine/inspect.h"
+
+namespace vrun::control {
+namespace {
+
+namespace core = sched::core;
+
+// Run time to repeat: all of it.
+constexpr core::Micros kEverything = 100 * 365 * 24 * core::kHour;
+
+bool HasRecord(const v1::AttemptReport& report) {
+  return report.has_exit() && report.exit().kind() != v1::ExitRecord::KIND_UNSPECIFIED;
+}
+
+}  // namespace
+
+Status State::Apply(const std::string& node, const v1::AttemptReport& report) {
+  v1::ControllerMessage ack;
+  ack.mutable_report_ack()->set_job(report.job());
+  ack.mutable_report_ack()->set_attempt(report.attempt());
+  ack.mutable_report_ack()->set_pod(report.pod());
+  ack.mutable_report_ack()->set_state(report.state());
+  outbox_.to_nodes.emplace_back(node, std::move(ack));
+
+  const bool over = IsOver(report.state());
+  const auto it = jobs_.find(report.job());
+  if (it != jobs_.end()) {
+    JobRow& job = it->second;
+    if (job.leaving.attempt == report.attempt() && job.leaving.epoch == report.epoch()) {
+      const bool there = std::any_of(job.leaving.pods.begin(), job.leaving.pods.end(),
+                                     [&](const PodRow& pod) { return pod.pod == report.pod() && pod.node == node; });
+      if (there) return over ? Left(job.id, report.pod()) : Status();
+    }
+    const bool present = job.epoch == report.epoch();
+    if (present && JobOf(node, job.id, report.attempt(), report.pod()) != nullptr) {
+      return Report(job, job.pods[report.pod()], report);
+    }
+  }
+  // The controller's records have this pod as over or on another node, so whatever still runs there must stop.
+  if (!over) SendStop(node, report.job(), report.attempt(), report.pod(), 0);
+  return {};
+}
+
+JobRow* State::JobOf(const std::string& node, uint64_t id, uint32_t attempt, uint32_t pod) {
+  const auto it = jobs_.find(id);
+  if (it == jobs_.end() || it->second.attempt != attempt || pod >= it->second.pods.size()) return nullptr;
+  const PodRow& row = it->second.pods[pod];
+  return row.node == node && !IsOver(row.state) ? &it->second : nullptr;
+}
+
+void State::Saved(const std::string& node, const v1::JobWord& word) {
+  const JobRow* job = JobOf(node, word.job(), word.attempt(), word.pod());
+  if (job == nullptr || !word.saved()) return;
+  const int64_t ago = std::max<int64_t>(clock_->Wall() - word.at_us(), 0);
+  scheduler_.Feed(core::JobSaved{job->id, scheduler_.Now() - ago, 0});
+}
+
+Status State::Report(JobRow& job, PodRow& pod, const v1::AttemptReport& report) {
+  const v1::JobState state = report.state();
+  const bool ready = report.ready() && !pod.ready;
+  if (!IsOver(state)) {
+    if (state < v1::STARTING || state > v1::COMPLETING) return {};
+    // For a lost pod the node's report counts once the node is back. Any other pod only moves forward.
+    if (pod.state != v1::LOST && state <= pod.state && !ready) return {};
+  }
+  const bool held = HoldsResources(job);
+  const bool all_had_run = report.exit().kind() == v1::ExitRecord::START_FAILED && AllHaveRun(job);
+  bool changed = false;
+  pod.state = state;
+  pod.ready = pod.ready || ready;
+  if (HasRecord(report)) pod.exit = report.exit().SerializeAsString();
+  if (state == v1::RUNNING) {
+    Suspect(pod.node, false);
+    changed = job.started_us == 0;
+    if (changed) job.started_us = clock_->Wall();
+  }
+  if (const int64_t started = report.exit().started_us(); started > 0 && (!IsGang(job) || job.started_us == 0)) {
+    job.started_us = started;
+    changed = true;
+  }
+  VRUN_TRY(SavePod(job, pod));
+  if (IsGang(job)) {
+    changed = NoteEnd(job, pod, all_had_run) || changed;
+    // The node has lost what it knew and was given the order again, after the others had gone.
+    if (ready && job.state == v1::RUNNING && pod.state == v1::STARTING) SendGo(job, pod);
+  }
+  return Settle(job, held, changed);
+}
+
+bool State::NoteEnd(JobRow& job, const PodRow& pod, bool all_had_run) {
+  if (!CommandEnded(pod)) return false;
+  v1::ExitRecord record;
+  (void)record.ParseFromString(pod.exit);
+  const std::string failure = FailureOf(job, pod);
+  if (record.kind() == v1::ExitRecord::START_FAILED && !all_had_run) {
+    Suspect(pod.node, true);
+    EndGang(job, Ending::kNotStarted, pod.pod, failure);
+    return true;
+  }
+  if (!failure.empty()) {
+    if (!job.failure.empty()) return false;
+    job.failure = failure;
+    job.failed_pod = pod.pod;
+    // A pod that sees another one leave may fail. Its gang leaves all the same.
+    if (!job.gang.no_kill() && job.stopping.empty()) EndGang(job, Ending::kFailed, pod.pod, failure);
+    return true;
+  }
+  if (record.kind() != v1::ExitRecord::EXITED || job.gang.wait_s() == 0 || job.first_end_us != 0) return false;
+  job.first_end_us = clock_->Wall();
+  AwaitStragglers(job);
+  return true;
+}
+
+void State::EndGang(JobRow& job, Ending why, uint32_t pod, const std::string& failure) {
+  if (job.ending != Ending::kNone) return;
+  job.ending = why;
+  if (job.failure.empty()) {
+    job.failure = failure;
+    job.failed_pod = pod;
+  }
+  stragglers_.erase(job.id);
+  if (IsGang(job)) LogInfo("job {} of {}: its other pods end: {}", job.id, Escape(job.user), failure);
+  for (const PodRow& other : job.pods) {
+    if (!CommandEnded(other)) SendGangEnd(job, other);
+  }
+}
+
+Status State::Settle(JobRow& job, bool held, bool changed) {
+  const bool ended = CommandsEnded(job);
+  if (ended && held && RunsAgain(job)) return RunAgain(job);
+  if (ended && AllOver(job)) {
+    std::string reason;
+    const v1::JobState end = EndOf(job, &reason);
+    return End(job.id, end, reason);
+  }
+  v1::JobState state = job.state;
+  if (!IsGang(job)) {
+    state = job.pods[0].state;
+  } else if (ended) {
+    const auto lost = [](const PodRow& pod) { return pod.state == v1::LOST; };
+    state = std::any_of(job.pods.begin(), job.pods.end(), lost) ? v1::LOST : v1::COMPLETING;
+  } else if (MayGo(job)) {
+    state = v1::RUNNING;
+    job.started_us = clock_->Wall();
+    job.failed_starts = 0;
+    for (const PodRow& pod : job.pods) SendGo(job, pod);
+  }
+  if (state != v1::LOST && !job.reason.empty()) {
+    job.reason.clear();
+    changed = true;
+  }
+  if (!changed && state == job.state) return {};
+  job.state = state;
+  VRUN_TRY(Save(job));
+  if (!held || HoldsResources(job)) return {};
+  const bool good = Succeeded(job);
+  scheduler_.Feed(core::JobEnded{job.id, good, good});
+  return {};
+}
+
+// The commands have ended, so the room is free, even if their writes are still on the way.
+Status State::RunAgain(JobRow& job) {
+  JobRow::Leaving leaving{job.attempt, job.epoch, {}};
+  for (const PodRow& pod : job.pods) {
+    if (!IsOver(pod.state) && pod.state != v1::LOST) leaving.pods.push_back(pod);
+    // The next attempt of a preempted job must not begin without what this one has saved.
+    if (pod.state == v1::LOST && job.ending == Ending::kNone) {
+      return End(job.id, v1::FAILED, NotAllHome("node " + Escape(pod.node) + " is lost", job.attempt));
+    }
+  }
+  core::Micros lost = kEverything;
+  v1::JobState state = v1::FAILED;
+  std::string reason = job.failure;
+  if (job.ending == Ending::kNone) {
+    lost = LostWork(job);
+    state = v1::PREEMPTED;
+    reason = job.stopping;
+    for (const PodRow& pod : job.pods) {
+      v1::ExitRecord record;
+      if (!record.ParseFromString(pod.exit) || record.kind() != v1::ExitRecord::PREEMPTED_BY_JOB) continue;
+      reason = record.reason();
+      break;
+    }
+    ++job.preemptions;
+  } else if (job.ending == Ending::kNotStarted) {
+    ++job.failed_starts;
+    if (std::none_of(job.pods.begin(), job.pods.end(), HasRun)) lost = 0;
+  }
+  if (!leaving.pods.empty()) job.leaving = std::move(leaving);
+  return BackToQueue(job, lost, state, reason);
+}
+
+// Run time of a preempted attempt that must be repeated.
+core::Micros State::LostWork(const JobRow& job) {
+  bool saved = job.scheduling.saves(), ran = false;
+  for (const PodRow& pod : job.pods) {
+    v1::ExitRecord record;
+    (void)record.ParseFromString(pod.exit);
+    ran = ran || record.started_us() > 0;
+    // Where a rank had ended by itself before, there is nothing to save.
+    if (record.kind() == v1::ExitRecord::EXITED) continue;
+    saved = saved && record.started_us() > 0 && record.signal() != SIGKILL;
+  }
+  if (!ran) return 0;
+  if (saved) {
+    const int64_t took = clock_->Wall() - job.stopping_us;
+    scheduler_.Feed(core::JobSaved{job.id, scheduler_.Now(), job.stopping_us > 0 ? std::max<int64_t>(took, 1) : 0});
+    return 0;
+  }
+  if (const auto view = core::InspectJob(scheduler_.state(), job.id); view && job.scheduling.saves()) {
+    return scheduler_.Now() - view->started;  // earlier attempts' saved work is still there
+  }
+  return kEverything;
+}
+
+Status State::BackToQueue(JobRow& job, core::Micros lost, v1::JobState attempt_state, const std::string& reason) {
+  LogInfo("job {} of {} waits again: {}", job.id, Escape(job.user), Escape(reason));
+  VRUN_TRY(SaveAttempt(job, attempt_state, 0, clock_->Wall(), reason));
+  job.state = v1::PENDING;
+  job.reason = reason;
+  job.pods.clear();
+  job.stopping.clear();
+  job.failure.clear();
+  job.ending = Ending::kNone;
+  job.failed_pod = 0;
+  job.stopping_us = job.started_us = job.first_end_us = 0;
+  stragglers_.erase(job.id);
+  outbox_.pools.insert(job.pool);
+  scheduler_.Feed(core::JobStopped{job.id, lost});
+  return Save(job);
+}
+
+Status State::Left(uint64_t id, uint32_t pod) {
+  JobRow& job = jobs_.at(id);
+  std::vector<PodRow>& pods = job.leaving.pods;
+  const auto row = std::find_if(pods.begin(), pods.end(), [pod](const PodRow& p) { return p.pod == pod; });
+  if (row == pods.end()) return {};
+  row->state = v1::PREEMPTED;
+  VRUN_TRY(store_->PutPod(id, job.leaving.attempt, *row));
+  outbox_.pods.emplace(id, pod);
+  pods.erase(row);
+  if (!pods.empty()) return {};
+  job.leaving = {};
+  VRUN_TRY(Save(job));
+  return job.state == v1::STARTING && !StartHeldBack(job) ? SendStart(job) : Status();
+}
+
+Status State::LosePods(JobRow& job, const std::string& node, const std::string& reason) {
+  if (StartHeldBack(job)) return BackToQueue(job, 0, v1::FAILED, reason);
+  const bool held = HoldsResources(job);
+  bool changed = false;
+  for (PodRow& pod : job.pods) {
+    if (pod.node != node || IsOver(pod.state) || pod.state == v1::LOST) continue;
+    changed = true;
+    // What a single process has come to is known when its node is back, and so are the last writes of a pod. A gang
+    // cannot go on without one of its pods.
+    pod.state = !IsGang(job) || !pod.exit.empty() ? v1::LOST : v1::FAILED;
+    VRUN_TRY(SavePod(job, pod));
+    if (pod.state == v1::FAILED) Bereave(job, pod.pod, Ending::kPodLost, reason);
+  }
+  if (!changed) return {};
+  job.reason = reason;  // of a lost job
+  return Settle(job, held, true);
+}
+
+// A pod is gone for good.
+void State::Bereave(JobRow& job, uint32_t pod, Ending why, const std::string& reason) {
+  const bool goes_on = IsGang(job) && job.gang.no_kill() && job.state == v1::RUNNING;
+  if (!goes_on) return EndGang(job, why, pod, reason);
+  if (!job.failure.empty()) return;
+  job.failure = reason;
+  job.failed_pod = pod;
+}
+
+Status State::PodGone(uint64_t id, uint32_t pod, Ending why, const std::string& reason) {
+  JobRow& job = jobs_.at(id);
+  const bool held = HoldsResources(job);
+  job.pods[pod].state = v1::FAILED;
+  VRUN_TRY(SavePod(job, job.pods[pod]));
+  Bereave(job, pod, why, reason);
+  return Settle(job, held, true);
+}
+
+Status State::PodUnknown(uint64_t id, uint32_t pod) {
+  JobRow& job = jobs_.at(id);
+  PodRow& row = job.pods[pod];
+  if (row.state != v1::STARTING) {
+    return PodGone(id, pod, Ending::kPodGone, "node " + Escape(row.node) + " no longer has a record of the job");
+  }
+  if (!job.cancelled && job.stopping.empty() && job.ending == Ending::kNone) {
+    row.ready = false;
+    VRUN_TRY(SavePod(job, row));
+    return SendStart(job, pod, pod + 1);
+  }
+  const bool held = HoldsResources(job);
+  row.state = !job.cancelled && job.ending == Ending::kNone ? v1::PREEMPTED : v1::CANCELLED;
+  VRUN_TRY(SavePod(job, row));
+  return Settle(job, held, true);
+}
+
+void State::AwaitStragglers(const JobRow& job) {
+  if (job.first_end_us == 0 || job.gang.wait_s() == 0 || job.ending != Ending::kNone) return;
+  stragglers_[job.id] = job.first_end_us + int64_t{job.gang.wait_s()} * 1'000'000;
+}
+
+Status State::EndStragglers() {
+  while (true) {
+    const auto due = std::find_if(stragglers_.begin(), stragglers_.end(),
+                                  [this](const auto& entry) { return entry.second <= clock_->Wall(); });
+    if (due == stragglers_.end()) return {};
+    const uint64_t id = due->first;
+    stragglers_.erase(due);
+    const auto it = jobs_.find(id);
+    if (it == jobs_.end() || CommandsEnded(it->second)) continue;
+    EndGang(it->second, Ending::kStragglers, 0,
+            "the " + std::to_string(it->second.gang.wait_s()) + " s that --wait gives after the first end are over");
+    VRUN_TRY(Save(it->second));
+  }
+}
+
+}  // namespace vrun::control

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of State that orders nodes about.
+#include <signal.h>
+
+#include <algorithm>
+
+#include "control/state/state.h"
+
+namespace vrun::control {
+namespace {
+
+constexpr uint32_t kDefaultGraceMillis = 30'000;
+
+uint32_t GraceMillis(const JobRow& job) {
+  const uint32_t seconds = std::min<uint32_t>(job.scheduling.grace_s(), 24 * 3600);
+  return seconds == 0 ? kDefaultGraceMillis : seconds * 1000;
+}
+
+v1::StopAttempt StopOf(uint64_t job, uint32_t attempt, uint32_t pod, int32_t signal, uint32_t grace_ms) {
+  v1::StopAttempt stop;
+  stop.set_job(job);
+  stop.set_attempt(attempt);
+  stop.set_pod(pod);
+  stop.set_signal(signal);
+  stop.set_grace_ms(grace_ms);
+  return stop;
+}
+
+v1::ControllerMessage MessageOf(v1::StopAttempt stop) {
+  v1::ControllerMessage message;
+  *message.mutable_stop() = std::move(stop);
+  return message;
+}
+
+}  // namespace
+
+Status State::SendStart(const JobRow& job) { return SendStart(job, 0, static_cast<uint32_t>(job.pods.size())); }
+
+Status State::SendStart(const JobRow& job, uint32_t first, uint32_t end) {
+  std::string spec = job.spec;
+  if (spec.empty()) {
+    VRUN_ASSIGN(std::optional<JobRow> row, store_->GetJob(job.id));
+    if (row) spec = std::move(row->spec);
+  }
+  v1::SubmitRequest request;
+  if (spec.empty() || !request.ParseFromString(spec)) {
+    return Error(Code::kCorrupt, "job " + std::to_string(job.id) + ": its record does not parse");
+  }
+  v1::ControllerMessage message;
+  v1::StartAttempt* start = message.mutable_start();
+  v1::RunSpec* run = start->mutable_spec();
+  *run = std::move(*request.mutable_spec());
+  // The job gets what is accounted, even if it asked for nothing.
+  run->mutable_resources()->set_milli_cpus(ToProto(job.needs).milli_cpus());
+  *run->mutable_scheduling() = job.scheduling;
+  run->set_pool(job.pool);
+  start->set_home_id(job.home_id);
+  start->set_user(job.user);
+  start->set_content_home_id(request.snapshot().content_home_id());
+  for (const PodRow& pod : job.pods) {
+    if (!IsGang(job)) break;
+    const auto node = nodes_.find(pod.node);
+    const bool known = node != nodes_.end() && !node->second.row.addresses.empty();
+    *start->add_pods() = GangPodOf(job, pod, known ? HostOf(node->second.row.addresses[0]) : pod.node);
+  }
+  for (uint32_t pod = first; pod < end; ++pod) {
+    *start->mutable_placement() = *PlacementOf(job, pod);
+    const std::string& node = job.pods[pod].node;
+    if (pod + 1 == end) {
+      outbox_.to_nodes.emplace_back(node, std::move(message));
+    } else {
+      outbox_.to_nodes.emplace_back(node, message);
+    }
+  }
+  return {};
+}
+
+void State::SendGo(const JobRow& job, const PodRow& pod) {
+  v1::ControllerMessage message;
+  message.mutable_go()->set_job(job.id);
+  message.mutable_go()->set_attempt(job.attempt);
+  message.mutable_go()->set_pod(pod.pod);
+  outbox_.to_nodes.emplace_back(pod.node, std::move(message));
+}
+
+void State::SendStop(const std::string& node, uint64_t job, uint32_t attempt, uint32_t pod, int32_t signal) {
+  outbox_.to_nodes.emplace_back(node, MessageOf(StopOf(job, attempt, pod, signal, kDefaultGraceMillis)));
+}
+
+void State::SendPreempt(const JobRow& job, const PodRow& pod) {
+  const int32_t signal = job.scheduling.signal() != 0 ? job.scheduling.signal() : SIGTERM;
+  v1::StopAttempt stop = StopOf(job.id, job.attempt, pod.pod, signal, GraceMillis(job));
+  stop.set_preempted(job.stopping);
+  outbox_.to_nodes.emplace_back(pod.node, MessageOf(std::move(stop)));
+}
+
+void State::SendGangEnd(const JobRow& job, const PodRow& pod) {
+  v1::StopAttempt stop = StopOf(job.id, job.attempt, pod.pod, SIGTERM, kDefaultGraceMillis);
+  stop.set_gang_ended(job.failure);
+  outbox_.to_nodes.emplace_back(pod.node, MessageOf(std::move(stop)));
+}
+
+void State::PassOn(const std::string& node, const v1::ExecInPod& exec) {
+  const uint32_t from = exec.ended() ? exec.pod() : exec.from_pod();
+  const uint32_t to = exec.ended() ? exec.from_pod() : exec.pod();
+  const JobRow* job = JobOf(node, exec.job(), exec.attempt(), from);
+  if (job == nullptr) return;
+  v1::ControllerMessage message;
+  *message.mutable_exec() = exec;
+  if (to < job->pods.size() && !CommandEnded(job->pods[to])) {
+    outbox_.to_nodes.emplace_back(job->pods[to].node, std::move(message));
+  } else if (!exec.ended()) {
+    message.mutable_exec()->set_ended(true);
+    message.mutable_exec()->set_problem("pod " + std::to_string(to) + " of the job does not run");
+    outbox_.to_nodes.emplace_back(node, std::move(message));
+  }
+}
+
+Status State::SendOrders(uint64_t id, uint32_t pod) {
+  const JobRow& job = jobs_.at(id);
+  const PodRow& row = job.pods[pod];
+  if (StartHeldBack(job)) return {};
+  if (job.cancelled) {
+    SendStop(row.node, id, job.attempt, pod, job.cancel_signal);
+  } else if (job.ending != Ending::kNone) {
+    if (!CommandEnded(row)) SendGangEnd(job, row);
+  } else if (!job.stopping.empty()) {
+    SendPreempt(job, row);
+  } else if (IsGang(job) && job.state == v1::RUNNING && row.state == v1::STARTING && row.ready) {
+    SendGo(job, row);
+  }
+  return {};
+}
+
+}  // namespace vrun::control
