@@ -45,7 +45,7 @@ ROOMS = {
             "live/kernel", "live/content", "live/root", "live"],
     "home": ["root/watch", "root", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "runs/command",
              "runs", "clients", "."],
-    "node": [".", "s3", "source", "peers", "views", "carry", "fs", "task", "agent"],
+    "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "task", "agent"],
     "control": ["store", "tier", "state", "ops", "duties", "."],
     "cli": ["base", "request", "host", "run", "ctl", "."],
 }

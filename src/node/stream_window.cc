@@ -7,7 +7,7 @@
 namespace vrun::node {
 
 OutputWindow::Space OutputWindow::Reserve() {
-  uint64_t limit = unbounded_ ? UINT64_MAX : acknowledged_ + kStreamWindow;
+  uint64_t limit = unbounded_ ? UINT64_MAX : acknowledged_ + limit_;
   if (end_ >= limit) return {nullptr, 0};
   size_t block = static_cast<size_t>((end_ - BlockStart()) / kBlock);
   if (block == blocks_.size()) {

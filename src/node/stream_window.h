@@ -41,6 +41,8 @@ class OutputWindow {
   // No more bytes will come.
   void SetEnd() { ended_ = true; }
   bool ended() const { return ended_; }
+  // Of many streams of one task, each keeps less. Before the first byte.
+  void SetLimit(uint64_t bytes) { limit_ = bytes; }
   // The source is dead and its remaining data is small, so it need not wait for acknowledgements.
   void SetUnbounded() { unbounded_ = true; }
 
@@ -60,7 +62,7 @@ class OutputWindow {
   uint64_t acknowledged() const { return acknowledged_; }
   uint64_t sent() const { return sent_; }
   uint64_t end() const { return end_; }
-  bool full() const { return !unbounded_ && end_ - acknowledged_ >= kStreamWindow; }
+  bool full() const { return !unbounded_ && end_ - acknowledged_ >= limit_; }
   bool end_sent() const { return end_sent_; }
 
  private:
@@ -69,6 +71,7 @@ class OutputWindow {
 
   std::deque<std::unique_ptr<char[]>> blocks_;  // each kBlock long; block i holds the offsets [i, i + 1) · kBlock
   std::unique_ptr<char[]> spare_;               // the last freed block, reused because its pages are warm
+  uint64_t limit_ = kStreamWindow;
   uint64_t acknowledged_ = 0, sent_ = 0, end_ = 0;
   bool ended_ = false, end_sent_ = false, unbounded_ = false;
 };

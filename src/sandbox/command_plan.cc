@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sandbox/command_plan.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "base/command_path.h"
 #include "base/escape.h"
+#include "base/files.h"
 
 namespace vrun::sandbox {
 namespace {
@@ -54,6 +58,9 @@ CommandPlan::CommandPlan(const Spec& spec)
       environment_(Pointers(spec_.environment)),
       groups_(spec.identity.groups.begin(), spec.identity.groups.end()),
       cpus_(CpuMask(spec.limits.cpus)) {
+  for (const std::vector<std::string>& environment : spec_.more_ranks) {
+    rank_environments_.push_back(Pointers(environment));
+  }
   static char shell[] = "/bin/sh";
   shell_argv_ = {shell, nullptr};
   for (size_t i = 1; i < argv_.size(); ++i) shell_argv_.push_back(argv_[i]);
@@ -87,6 +94,42 @@ void CommandPlan::Fill(InsidePlan* plan) const {
   plan->argv = argv_.data();
   plan->shell_argv = shell_argv_.data();
   plan->environment = environment_.data();
+  plan->idle = spec_.idle;
+  plan->gate = spec_.gate;
+}
+
+Result<UniqueFd> WriteExecBlock(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
+                                const std::string& directory) {
+  const std::vector<std::string> candidates = CommandCandidates(argv.empty() ? "" : argv[0], environment);
+  std::vector<std::string> shell = {"/bin/sh", ""};  // the second one is the candidate, which is known then
+  shell.insert(shell.end(), argv.empty() ? argv.end() : argv.begin() + 1, argv.end());
+  const std::vector<std::string>* lists[] = {&candidates, &argv, &shell, &environment};
+  static_assert(sizeof(char*) == sizeof(uint64_t));
+  ExecBlock head{};
+  uint32_t* places[] = {&head.candidates, &head.argv, &head.shell_argv, &head.environment};
+  for (size_t i = 0; i < std::size(lists); ++i) {
+    *places[i] = head.pointer_count;
+    head.pointer_count += static_cast<uint32_t>(lists[i]->size()) + 1;
+  }
+  std::vector<uint64_t> pointers;
+  std::string strings;
+  const uint64_t base = sizeof head + head.pointer_count * sizeof(uint64_t);
+  const auto add = [&](const std::string& text) {
+    const uint64_t offset = base + strings.size();
+    strings.append(text.c_str(), text.size() + 1);
+    return offset;
+  };
+  for (const auto* list : lists) {
+    for (const std::string& text : *list) pointers.push_back(add(text));
+    pointers.push_back(0);
+  }
+  if (!directory.empty()) head.directory = static_cast<uint32_t>(add(directory));
+  UniqueFd file(::memfd_create("vrun-exec", MFD_CLOEXEC));
+  if (!file) return ErrnoError("memfd_create");
+  std::string bytes(reinterpret_cast<const char*>(&head), sizeof head);
+  bytes.append(reinterpret_cast<const char*>(pointers.data()), pointers.size() * sizeof(uint64_t));
+  VRUN_TRY(WriteAll(file.get(), bytes + strings));
+  return file;
 }
 
 StartFailure ExplainStart(const StartMessage& message, const Spec& spec) {

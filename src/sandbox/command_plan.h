@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
+#include "base/unique_fd.h"
 #include "sandbox/inside.h"
 #include "sandbox/sandbox.h"
 #include "sandbox/spec.h"
@@ -18,17 +20,24 @@ class CommandPlan {
   CommandPlan(const CommandPlan&) = delete;
   CommandPlan& operator=(const CommandPlan&) = delete;
   void Fill(InsidePlan* plan) const;
+  // Of the process number `rank`, from 1.
+  char* const* EnvironmentOf(size_t rank) const { return rank_environments_[rank - 1].data(); }
 
  private:
   Spec spec_;
   std::vector<std::string> candidates_;
   std::vector<char*> argv_, environment_;
+  std::vector<std::vector<char*>> rank_environments_;
   mutable std::vector<char*> shell_argv_;
   std::vector<const char*> candidate_pointers_;
   std::vector<gid_t> groups_;
   std::vector<InsidePlan::Limit> limits_;
   std::vector<unsigned long> cpus_;
 };
+
+// Writes a command for ControlType::kExec to a memory file. `directory` "": the sandbox's.
+Result<UniqueFd> WriteExecBlock(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
+                                const std::string& directory);
 
 // Translates a failed start into a message for people.
 StartFailure ExplainStart(const StartMessage& message, const Spec& spec);

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -21,6 +22,8 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+
+#include "sandbox/spec.h"
 
 namespace vrun::sandbox {
 namespace {
@@ -44,6 +47,11 @@ void Await(const InsidePlan& plan, ControlType type) {
     n = ::recv(plan.control, &message, sizeof message, 0);
   } while (n < 0 && errno == EINTR);
   if (n != sizeof message || message.type != type) ::_exit(1);
+}
+
+void Tell(int control, ControlType type, int32_t value, int32_t id = 0) {
+  const ControlMessage message{type, value, id};
+  ::send(control, &message, sizeof message, MSG_NOSIGNAL);
 }
 
 // --- building the sandbox: each step returns 0 or an errno -----------------------------------------------------------
@@ -176,7 +184,7 @@ constexpr Step kSteps[] = {
 // --- the terminal ----------------------------------------------------------------------------------------------------
 
 void SendMaster(const InsidePlan& plan, int master) {
-  ControlMessage message{ControlType::kPty, 0};
+  ControlMessage message{ControlType::kPty, 0, 0};
   iovec io{&message, sizeof message};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr m{};
@@ -325,13 +333,34 @@ int MoveAbove(int fd, int highest) { return ::fcntl(fd, F_DUPFD_CLOEXEC, highest
 
 // --- init ------------------------------------------------------------------------------------------------------------
 
+constexpr size_t kMostExecs = 1024;
+
+// The children that init knows by number. 0: none, or no longer.
+struct Children {
+  pid_t ranks[kMostRanks];
+  size_t rank_count = 0, ranks_alive = 0;
+  struct {
+    pid_t pid;
+    int32_t id;
+  } execs[kMostExecs];
+  size_t exec_count = 0;  // used places, with gaps
+  bool end_when_empty = false;
+};
+
+// The number of the rank with that pid; rank_count: none.
+size_t RankOf(const Children& family, pid_t pid) {
+  size_t rank = 0;
+  while (rank < family.rank_count && family.ranks[rank] != pid) ++rank;
+  return rank;
+}
+
 void ForwardSignal(pid_t command, int signal) {
   if (::kill(-command, signal) != 0) ::kill(command, signal);  // it has left its original group
 }
 
-// Signals every process except init and `spared`. A process started meanwhile may be missed; it inherits its parent's
-// signal handling.
-void SignalOthers(pid_t spared, int signal) {
+// Signals every process except init and the command's first ones. A process started meanwhile may be missed; it
+// inherits its parent's signal handling.
+void SignalOthers(const Children& family, int signal) {
   const int proc = ::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (proc < 0) return;
   alignas(8) char buffer[4096];
@@ -342,21 +371,104 @@ void SignalOthers(pid_t spared, int signal) {
       pid_t pid = 0;
       const char* c = buffer + at + 19;
       for (; *c >= '0' && *c <= '9' && pid < (1 << 26); ++c) pid = pid * 10 + (*c - '0');
-      if (*c == '\0' && pid > 1 && pid != spared) ::kill(pid, signal);
+      if (*c == '\0' && pid > 1 && RankOf(family, pid) == family.rank_count) ::kill(pid, signal);
       at += length;
     }
   }
   ::close(proc);
 }
 
-void HandleControl(const ControlMessage& message, pid_t command) {
+void HandleControl(const ControlMessage& message, Children* family) {
   switch (message.type) {
-    case ControlType::kSignal: return ForwardSignal(command, message.value);
-    case ControlType::kSignalCommand: ::kill(command, message.value); return;
+    case ControlType::kSignal:
+    case ControlType::kSignalCommand:
+      for (size_t i = 0; i < family->rank_count; ++i) {
+        const pid_t pid = family->ranks[i];
+        if (pid == 0) continue;
+        message.type == ControlType::kSignal ? ForwardSignal(pid, message.value)
+                                             : static_cast<void>(::kill(pid, message.value));
+      }
+      return;
     case ControlType::kSignalAll: ::kill(-1, message.value); return;
-    case ControlType::kSignalOthers: return SignalOthers(command, message.value);
+    case ControlType::kSignalOthers: return SignalOthers(*family, message.value);
+    case ControlType::kEndWhenEmpty: family->end_when_empty = true; return;
     default: return;
   }
+}
+
+// Turns the offsets of an ExecBlock into addresses. Returns the block, or null.
+ExecBlock* MapExec(int file) {
+  struct stat st;
+  if (::fstat(file, &st) != 0 || static_cast<size_t>(st.st_size) < sizeof(ExecBlock)) return nullptr;
+  void* base = ::mmap(nullptr, static_cast<size_t>(st.st_size), PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
+  if (base == MAP_FAILED) return nullptr;
+  auto* block = static_cast<ExecBlock*>(base);
+  for (uint32_t i = 0; i < block->pointer_count; ++i) {
+    char*& pointer = block->pointers[i];
+    if (pointer != nullptr) pointer = static_cast<char*>(base) + reinterpret_cast<uintptr_t>(pointer);
+  }
+  return block;
+}
+
+[[noreturn]] void BecomeExec(InsidePlan plan, const int* descriptors) {
+  // Init has no standard streams, so these may have their numbers.
+  plan.start = MoveAbove(descriptors[3], 2);
+  ExecBlock* block = MapExec(descriptors[0]);
+  plan.streams[0] = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  plan.streams[1] = MoveAbove(descriptors[1], 2);
+  plan.streams[2] = MoveAbove(descriptors[2], 2);
+  if (block == nullptr || plan.streams[1] < 0 || plan.streams[2] < 0) Fail(plan, Stage::kStreams, errno);
+  char** pointers = block->pointers;
+  plan.candidates = pointers + block->candidates;
+  plan.argv = pointers + block->argv;
+  plan.shell_argv = pointers + block->shell_argv;
+  plan.environment = pointers + block->environment;
+  if (block->directory != 0) plan.directory = reinterpret_cast<char*>(block) + block->directory;
+  plan.move_count = 0;
+  plan.terminal = false;
+  BecomeCommand(plan, -1);
+}
+
+void StartExec(const InsidePlan& plan, int32_t id, const int* descriptors, Children* family) {
+  size_t place = 0;
+  while (place < family->exec_count && family->execs[place].pid != 0) ++place;
+  errno = EAGAIN;
+  pid_t pid = -1;
+  if (place < kMostExecs) pid = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+  if (pid == 0) BecomeExec(plan, descriptors);
+  if (pid < 0) {
+    StartMessage message{};
+    message.stage = Stage::kFork;
+    message.error = errno;
+    [[maybe_unused]] ssize_t n = ::write(descriptors[3], &message, sizeof message);
+    return;
+  }
+  ::setpgid(pid, pid);
+  family->execs[place] = {pid, id};
+  if (place == family->exec_count) ++family->exec_count;
+}
+
+// Receives one packet without waiting, and starts what it may ask for. Returns recvmsg's result.
+ssize_t ReceiveControl(const InsidePlan& plan, ControlMessage* message, Children* family) {
+  iovec io{message, sizeof *message};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kExecDescriptors)];
+  msghdr m{};
+  m.msg_iov = &io;
+  m.msg_iovlen = 1;
+  m.msg_control = control;
+  m.msg_controllen = sizeof control;
+  const ssize_t n = ::recvmsg(plan.control, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (n < 0) return n;
+  const cmsghdr* c = CMSG_FIRSTHDR(&m);
+  if (c == nullptr || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) return n;
+  int descriptors[kExecDescriptors];
+  const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+  std::memcpy(descriptors, CMSG_DATA(c), count * sizeof(int));
+  if (message->type == ControlType::kExec && count == kExecDescriptors) {
+    StartExec(plan, message->id, descriptors, family);
+  }
+  for (size_t i = 0; i < count; ++i) ::close(descriptors[i]);
+  return n;
 }
 
 // The command is over, and everything that it left behind is killed. All of it is dead before the end is reported, so
@@ -365,8 +477,7 @@ void HandleControl(const ControlMessage& message, pid_t command) {
   ::kill(-1, SIGKILL);
   while (::waitpid(-1, nullptr, __WALL) > 0 || errno == EINTR) {
   }
-  ControlMessage ended{ControlType::kEnded, status};
-  ::send(control, &ended, sizeof ended, MSG_NOSIGNAL);
+  Tell(control, ControlType::kEnded, status);
   ::_exit(0);
 }
 
@@ -378,37 +489,73 @@ void GiveTerminalTo(pid_t command) {
   ::close(terminal);
 }
 
+// A child has ended.
+void OnEnd(int control, pid_t pid, int status, Children* family) {
+  if (const size_t rank = RankOf(*family, pid); rank < family->rank_count) {
+    family->ranks[rank] = 0;
+    if (family->rank_count > 1) Tell(control, ControlType::kRankEnded, status, static_cast<int32_t>(rank));
+    if (--family->ranks_alive == 0) End(control, status);
+    return;
+  }
+  for (size_t i = 0; i < family->exec_count; ++i) {
+    if (family->execs[i].pid != pid) continue;
+    family->execs[i].pid = 0;
+    Tell(control, ControlType::kExecEnded, status, family->execs[i].id);
+  }
+}
+
 // Reaps until the command has ended.
-[[noreturn]] void Supervise(int control, int children, pid_t command) {
+[[noreturn]] void Supervise(const InsidePlan& plan, int children, Children* family) {
   bool stopped = false;
   for (;;) {
-    pollfd fds[2] = {{children, POLLIN, 0}, {control, POLLIN, 0}};
+    pollfd fds[2] = {{children, POLLIN, 0}, {plan.control, POLLIN, 0}};
     if (::poll(fds, 2, -1) < 0) continue;
     if (fds[1].revents != 0) {
       ControlMessage message;
-      ssize_t n = ::recv(control, &message, sizeof message, MSG_DONTWAIT);
+      ssize_t n = ReceiveControl(plan, &message, family);
       if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) ::_exit(1);  // the supervisor is gone
       if (n == sizeof message) {
         if (message.type == ControlType::kSignal && message.value == SIGCONT && stopped) {
-          GiveTerminalTo(command);
+          GiveTerminalTo(family->ranks[0]);
           stopped = false;
         }
-        HandleControl(message, command);
+        HandleControl(message, family);
       }
     }
-    if (fds[0].revents == 0) continue;
+    if (fds[0].revents == 0 && !family->end_when_empty) continue;
     signalfd_siginfo info;
     while (::read(children, &info, sizeof info) > 0) {
     }
     int status;
-    for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED | __WALL)) > 0;) {
-      if (pid != command) continue;
-      if (!WIFSTOPPED(status)) End(control, status);
-      stopped = true;
-      ControlMessage message{ControlType::kStopped, WSTOPSIG(status)};
-      ::send(control, &message, sizeof message, MSG_NOSIGNAL);
+    pid_t pid;
+    while ((pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED | __WALL)) > 0) {
+      if (!WIFSTOPPED(status)) {
+        OnEnd(plan.control, pid, status, family);
+      } else if (family->rank_count > 0 && pid == family->ranks[0]) {
+        stopped = true;
+        Tell(plan.control, ControlType::kStopped, WSTOPSIG(status));
+      }
     }
+    if (pid < 0 && family->end_when_empty) End(plan.control, 0);
   }
+}
+
+// Starts process number `rank` of the command.
+void StartRank(const InsidePlan& plan, size_t rank, int terminal, Children* family) {
+  const auto pid = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+  if (pid < 0) Fail(plan, Stage::kFork, errno);
+  if (pid == 0 && rank == 0) BecomeCommand(plan, terminal);
+  if (pid == 0) {
+    InsidePlan own = plan;
+    std::memcpy(own.streams, plan.more_ranks[rank - 1].streams, sizeof own.streams);
+    own.environment = plan.more_ranks[rank - 1].environment;
+    own.move_count = 0;
+    own.terminal = false;
+    BecomeCommand(own, -1);
+  }
+  if (rank > 0 || !plan.terminal) ::setpgid(pid, pid);  // parent and child both do this; the first one wins
+  family->ranks[rank] = pid;
+  family->rank_count = family->ranks_alive = rank + 1;
 }
 
 // Closes all of the supervisor's descriptors in init.
@@ -446,12 +593,14 @@ void RunInside(const InsidePlan& plan) {
   }
   int children = PrepareInit(plan);
   int terminal = plan.terminal ? OpenTerminal(plan) : -1;
-  pid_t command = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
-  if (command < 0) Fail(plan, Stage::kFork, errno);
-  if (command == 0) BecomeCommand(plan, terminal);
-  if (!plan.terminal) ::setpgid(command, command);  // parent and child both do this; the first one wins
+  if (plan.gate) {
+    Tell(plan.control, ControlType::kPrepared, 0);
+    Await(plan, ControlType::kGo);
+  }
+  Children family;
+  for (size_t rank = 0; !plan.idle && rank < 1 + plan.more_rank_count; ++rank) StartRank(plan, rank, terminal, &family);
   CloseAllBut(plan.control, children);
-  Supervise(plan.control, children, command);
+  Supervise(plan, children, &family);
 }
 
 }  // namespace vrun::sandbox

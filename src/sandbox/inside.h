@@ -61,11 +61,28 @@ enum class ControlType : uint32_t {
   kPty = 3,            // from init, with the pty's master as descriptor
   kStopped = 8,        // from init: the command was stopped by signal `value`
   kEnded = 4,          // from init, last message: value is the command's wait status; no other process is left inside
+  kPrepared = 9,       // from init (`gate`): everything but the command is there
+  kGo = 10,            // to init, the answer to it
+  kRankEnded = 11,     // from init, if the command has several processes: number `id` has ended, with status `value`
+  kEndWhenEmpty = 12,  // to init (no command): end as soon as no process is left
+  kExec = 13,          // to init: start the process `id`; descriptors: an ExecBlock, its stdout, stderr and start pipe
+  kExecEnded = 14,     // from init: that process has ended, with status `value`
 };
 struct ControlMessage {
   ControlType type;
   int32_t value;
+  int32_t id;
 };
+
+// A command in a memory file, for kExec. A list is the index of its first pointer in `pointers`; each pointer is an
+// offset from the start of the file, and 0 ends a list. The new process turns them into addresses.
+struct ExecBlock {
+  uint32_t candidates, argv, shell_argv, environment;  // as in InsidePlan
+  uint32_t directory;                                  // 0: the command's
+  uint32_t pointer_count;
+  char* pointers[];
+};
+inline constexpr size_t kExecDescriptors = 4;
 
 struct InsidePlan {
   struct Attachment {
@@ -77,6 +94,10 @@ struct InsidePlan {
   struct Limit {
     int resource;
     rlimit value;
+  };
+  struct Rank {
+    int streams[3];
+    char* const* environment;
   };
 
   int control;           // SOCK_SEQPACKET
@@ -111,6 +132,11 @@ struct InsidePlan {
   char* const* argv;
   char** shell_argv;  // {"/bin/sh", (candidate), argv[1], ...}: for a script without #!
   char* const* environment;
+
+  const Rank* more_ranks;  // further processes of the command, with the same arguments
+  size_t more_rank_count;
+  bool idle;  // no process at all
+  bool gate;  // wait for kGo before the first one
 };
 
 [[noreturn]] void RunInside(const InsidePlan& plan);

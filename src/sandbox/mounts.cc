@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sandbox/mounts.h"
 
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 #include <sstream>
 #include <string>
@@ -36,8 +39,7 @@ uint64_t SharedMemorySize(const Spec& spec) {
   return spec.limits.memory_bytes != 0 ? spec.limits.memory_bytes : HalfOfRam();
 }
 
-Status WriteBelow(int directory, const std::string& path, const std::string& content, uint32_t owner,
-                  mode_t mode = 0644) {
+Status MakeParentsBelow(int directory, const std::string& path, uint32_t owner) {
   for (size_t slash = path.find('/'); slash != std::string::npos; slash = path.find('/', slash + 1)) {
     std::string parent = path.substr(0, slash);
     if (::mkdirat(directory, parent.c_str(), 0755) != 0) {
@@ -46,6 +48,12 @@ Status WriteBelow(int directory, const std::string& path, const std::string& con
     }
     if (::fchownat(directory, parent.c_str(), owner, owner, 0) != 0) return ErrnoError("chown /run/" + parent);
   }
+  return {};
+}
+
+Status WriteBelow(int directory, const std::string& path, const std::string& content, uint32_t owner,
+                  mode_t mode = 0644) {
+  VRUN_TRY(MakeParentsBelow(directory, path, owner));
   UniqueFd file(::openat(directory, path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, mode));
   if (!file) return ErrnoError("create /run/" + path);
   // The umask is the supervisor's.
@@ -54,11 +62,49 @@ Status WriteBelow(int directory, const std::string& path, const std::string& con
   return WriteAll(file.get(), content);
 }
 
+// The permissions are those of the file: every process inside may connect.
+Result<UniqueFd> ListenBelow(int run, const std::string& path, uint32_t owner) {
+  VRUN_TRY(MakeParentsBelow(run, path, owner));
+  UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener) return ErrnoError("socket");
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string name = "/proc/self/fd/" + std::to_string(run) + "/" + path;
+  if (name.size() >= sizeof address.sun_path) return Error(Code::kInvalid, "the path of a socket is too long");
+  std::memcpy(address.sun_path, name.c_str(), name.size());
+  const mode_t mask = ::umask(0111);
+  const bool bound = ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  const int error = errno;
+  ::umask(mask);
+  if (!bound) return ErrnoError(error, "bind /run/" + path);
+  if (::listen(listener.get(), 64) != 0) return ErrnoError("listen at /run/" + path);
+  return listener;
+}
+
+std::string BelowRun(const std::string& path) { return path.substr(std::string_view("/run/").size()); }
+
+// Best effort: without the program, a job can still use the socket itself.
+void AddProgram(int run, const Spec& spec, PreparedMounts* mounts) {
+  constexpr const char* kFirst = kProgramPaths[0];
+  if (!WriteBelow(run, BelowRun(kFirst), "", spec.ids.base(), 0755)) return;
+  UniqueFd target(::openat(run, BelowRun(kFirst).c_str(), O_PATH | O_CLOEXEC));
+  Result<UniqueFd> mount = CloneMount(AT_FDCWD, spec.program, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+  if (!mount || !target) return;
+  mounts->list.push_back({*std::move(mount), std::move(target)});
+  const std::string name = std::string(kFirst).substr(std::string_view(kFirst).rfind('/') + 1);
+  for (const char* other : kProgramPaths) {
+    if (other == kFirst) continue;
+    [[maybe_unused]] const int rc = ::symlinkat(name.c_str(), run, BelowRun(other).c_str());
+  }
+}
+
 Result<UniqueFd> MakeRun(const Spec& spec) {
   VRUN_ASSIGN(UniqueFd run, MakeTmpfs("0755", spec.ids.base(), HalfOfRam() / 4, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
   if (!spec.script.empty()) {
-    constexpr std::string_view kRun = "/run/";
-    VRUN_TRY(WriteBelow(run.get(), std::string(kScriptPath).substr(kRun.size()), spec.script, spec.ids.base(), 0755));
+    VRUN_TRY(WriteBelow(run.get(), BelowRun(kScriptPath), spec.script, spec.ids.base(), 0755));
+  }
+  for (const RunFile& file : spec.files) {
+    VRUN_TRY(WriteBelow(run.get(), BelowRun(file.path), file.content, spec.ids.base()));
   }
   if (spec.identity.uid == 0) return run;
   uint32_t uid = spec.ids.ToNode(spec.identity.uid), gid = spec.ids.ToNode(spec.identity.gid);
@@ -186,8 +232,13 @@ Result<PreparedMounts> PrepareMounts(int root, const Spec& spec) {
   // Also separate where the root has a link there, which stays a link.
   if (spec.live_root || IsLink(root, "tmp")) VRUN_TRY(add(CloneMount(AT_FDCWD, "tmp", MOUNT_ATTR_NODEV), point("tmp")));
   VRUN_TRY(add(MakeRun(spec), point("run")));
-  AddResolvConf(root, mounts.list.back().mount.get(), spec, &mounts);
+  const int run = mounts.list.back().mount.get();
+  AddResolvConf(root, run, spec, &mounts);
   AddHosts(root, spec, &mounts);
+  if (!spec.program.empty()) AddProgram(run, spec, &mounts);
+  if (spec.job_socket) {
+    VRUN_ASSIGN(mounts.job_socket, ListenBelow(run, BelowRun(kJobSocketPath), spec.ids.base()));
+  }
 
   VRUN_ASSIGN(mounts.proc_target, point("proc"));
   VRUN_ASSIGN(mounts.pts_target, OpenInRoot(dev, "pts", O_DIRECTORY));

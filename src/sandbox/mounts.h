@@ -21,7 +21,8 @@ struct PreparedMount {
 struct PreparedMounts {
   std::vector<PreparedMount> list;  // in order of attachment
   UniqueFd proc_target, pts_target, mqueue_target;
-  UniqueFd dev;  // the tmpfs of /dev; its /dev/null covers the masked files of /proc
+  UniqueFd job_socket;  // listens at kJobSocketPath
+  UniqueFd dev;         // the tmpfs of /dev; its /dev/null covers the masked files of /proc
 };
 
 // Requires the task directory as working directory (its "tmp" becomes /tmp of a live root). `root` is the detached

@@ -42,6 +42,7 @@ struct Builder {
   UniqueFd root;
   PreparedMounts mounts;
   Pipes pipes;
+  std::vector<Pipes> rank_pipes;      // of the command's further processes
   std::vector<UniqueFd> descriptors;  // the command's ends, in the order of the spec
   UniqueFd control_inside, start_inside;
   ClonedChild child;
@@ -113,6 +114,7 @@ Status Builder::MountTheRoot() {
 
 Status Builder::PrepareTheMounts() {
   VRUN_ASSIGN(mounts, PrepareMounts(root.get(), spec));
+  sandbox->job_socket_ = std::move(mounts.job_socket);
   return {};
 }
 
@@ -129,11 +131,20 @@ Status Builder::MakeStreams() {
     UniqueFd* ours = &sandbox->descriptors_[static_cast<uint32_t>(d.number)];
     VRUN_TRY(MakePipe(d.output, uid, gid, ours, &descriptors.emplace_back()));
   }
+  for (size_t i = 0; i < spec.more_ranks.size(); ++i) {
+    VRUN_ASSIGN(Pipes rank, MakePipes(uid, gid));
+    sandbox->rank_streams_.push_back({std::move(rank.ours[0]), std::move(rank.ours[1]), std::move(rank.ours[2])});
+    rank_pipes.push_back(std::move(rank));
+  }
   if (spec.terminal) return {};
   VRUN_ASSIGN(pipes, MakePipes(uid, gid));
   sandbox->input_ = std::move(pipes.ours[0]);
   sandbox->output_ = std::move(pipes.ours[1]);
   sandbox->error_ = std::move(pipes.ours[2]);
+  if (spec.idle) {
+    sandbox->idle_output_ = std::move(pipes.theirs[1]);
+    sandbox->idle_error_ = std::move(pipes.theirs[2]);
+  }
   return {};
 }
 
@@ -165,6 +176,13 @@ Status Builder::CloneInit() {
   for (size_t i = 0; i < descriptors.size(); ++i) moves.push_back({descriptors[i].get(), spec.descriptors[i].number});
   plan.moves = moves.data();
   plan.move_count = moves.size();
+  std::vector<InsidePlan::Rank> ranks;
+  for (const Pipes& rank : rank_pipes) {
+    ranks.push_back(
+        {{rank.theirs[0].get(), rank.theirs[1].get(), rank.theirs[2].get()}, command.EnvironmentOf(ranks.size() + 1)});
+  }
+  plan.more_ranks = ranks.data();
+  plan.more_rank_count = ranks.size();
   command.Fill(&plan);
 
   auto inside = [&plan] { RunInside(plan); };
@@ -179,13 +197,14 @@ Status Builder::CloneInit() {
   start_inside.Reset();
   control_inside.Reset();
   pipes = {};
+  rank_pipes.clear();
   descriptors.clear();
   return {};
 }
 
 Status Builder::MapUsers() {
   VRUN_TRY(WriteUserMaps(child.pid, spec.ids, spec.identity));
-  ControlMessage message{ControlType::kMapped, 0};
+  ControlMessage message{ControlType::kMapped, 0, 0};
   if (::send(sandbox->control_.get(), &message, sizeof message, MSG_NOSIGNAL) != sizeof message) {
     return ErrnoError("talk to init");
   }
@@ -196,7 +215,9 @@ Result<std::unique_ptr<Sandbox>> Sandbox::Start(const Spec& spec, RootViews view
                                                 PrepareUpper prepare_upper) {
   std::unique_ptr<Sandbox> sandbox(new Sandbox);
   sandbox->spec_ = spec;
-  Builder builder{spec, cgroups, std::move(views), std::move(prepare_upper), sandbox.get(), {}, {}, {}, {}, {}, {}, {}};
+  Builder builder{spec, cgroups, std::move(views), std::move(prepare_upper), sandbox.get(), {}, {}, {}, {}, {}, {},
+                  {},   {}};
+  if (!spec.more_ranks.empty()) sandbox->rank_statuses_.assign(1 + spec.more_ranks.size(), SIGKILL);
   int64_t began = MonotonicMicros();
   for (const Step& step : kSteps) {
     Status status = (builder.*step.run)();
@@ -230,8 +251,54 @@ std::optional<StartFailure> Sandbox::FinishStart() {
 void Sandbox::Signal(int signal, Target target) {
   constexpr ControlType kTypes[] = {ControlType::kSignal, ControlType::kSignalCommand, ControlType::kSignalAll,
                                     ControlType::kSignalOthers};
-  ControlMessage message{kTypes[static_cast<int>(target)], signal};
+  SendControl(static_cast<uint32_t>(kTypes[static_cast<int>(target)]), signal);
+}
+
+void Sandbox::SendControl(uint32_t type, int32_t value) {
+  const ControlMessage message{static_cast<ControlType>(type), value, 0};
   static_cast<void>(::send(control_.get(), &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT));
+}
+
+void Sandbox::Go() { SendControl(static_cast<uint32_t>(ControlType::kGo), 0); }
+
+void Sandbox::EndWhenEmpty() { SendControl(static_cast<uint32_t>(ControlType::kEndWhenEmpty), 0); }
+
+Result<UniqueFd> Sandbox::Exec(int32_t number, const std::vector<std::string>& argv,
+                               const std::vector<std::string>& environment, const std::string& directory, int output,
+                               int error) {
+  VRUN_ASSIGN(const UniqueFd block, WriteExecBlock(argv, environment, directory));
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return ErrnoError("pipe");
+  UniqueFd ours(ends[0]), theirs(ends[1]);
+  ControlMessage message{ControlType::kExec, 0, number};
+  iovec io{&message, sizeof message};
+  const int descriptors[kExecDescriptors] = {block.get(), output, error, theirs.get()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof descriptors)] = {};
+  msghdr m{};
+  m.msg_iov = &io;
+  m.msg_iovlen = 1;
+  m.msg_control = control;
+  m.msg_controllen = sizeof control;
+  cmsghdr* c = CMSG_FIRSTHDR(&m);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(sizeof descriptors);
+  std::memcpy(CMSG_DATA(c), descriptors, sizeof descriptors);
+  if (::sendmsg(control_.get(), &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return ErrnoError("ask init for a process");
+  return ours;
+}
+
+std::optional<StartFailure> Sandbox::FinishExec(int start, const std::string& name) const {
+  StartMessage message{};
+  ssize_t n;
+  do {
+    n = ::read(start, &message, sizeof message);
+  } while (n < 0 && errno == EINTR);
+  if (n != sizeof message) return std::nullopt;
+  Spec spec;
+  spec.argv = {name};
+  spec.working_directory = spec_.working_directory;
+  return ExplainStart(message, spec);
 }
 
 void Sandbox::Kill() {
@@ -279,10 +346,18 @@ std::optional<Ending> Sandbox::ReadControl() {
       control_closed_ = true;
     } else if (message.type == ControlType::kStopped) {
       stop_ = message.value;
+    } else if (message.type == ControlType::kPrepared) {
+      prepared_ = true;
+    } else if (message.type == ControlType::kRankEnded) {
+      rank_ends_.push_back({message.id, message.value});
+      rank_statuses_.at(static_cast<size_t>(message.id)) = message.value;
+    } else if (message.type == ControlType::kExecEnded) {
+      exec_ends_.push_back({message.id, message.value});
     } else if (message.type == ControlType::kEnded) {
       ending_ = Ending{};
       ending_->command_ended = true;
       ending_->wait_status = message.value;
+      ending_->ranks = rank_statuses_;
       ReadUsage();
     }
   }
@@ -297,6 +372,7 @@ Ending Sandbox::Reap() {
   if (!ReadControl()) {
     ending_ = Ending{};
     ending_->wait_status = SIGKILL;
+    ending_->ranks = rank_statuses_;
     ReadUsage();
   }
   // Without control groups: the usage of the processes that init has reaped, and the largest single process.

@@ -44,6 +44,17 @@ struct Ending {
   uint64_t cpu_us = 0;
   uint64_t peak_memory_bytes = 0;
   uint64_t oom_kills = 0;
+  std::vector<int> ranks;  // wait statuses of all processes of the command if it has several; wait_status is the last's
+};
+
+// A process, of the command or from Exec, that has ended.
+struct ProcessEnd {
+  int32_t number = 0;
+  int wait_status = 0;
+};
+
+struct ProcessStreams {
+  UniqueFd input, output, error;
 };
 
 // Single-threaded. Sequence: Start, (start_fd readable) FinishStart, (control_fd readable) ReadControl, (pidfd
@@ -69,6 +80,8 @@ class Sandbox {
   UniqueFd TakeInput() { return std::move(input_); }
   UniqueFd TakeOutput() { return std::move(output_); }
   UniqueFd TakeError() { return std::move(error_); }
+  // The same for the further processes of the command, from 1.
+  ProcessStreams TakeStreamsOf(size_t rank) { return std::move(rank_streams_[rank - 1]); }
   // For Spec::descriptors; also with a terminal.
   UniqueFd TakeDescriptor(uint32_t number) { return std::move(descriptors_[number]); }
 
@@ -90,6 +103,28 @@ class Sandbox {
   int control_fd() const { return control_.get(); }
   std::optional<Ending> ReadControl();
   bool control_closed() const { return control_closed_; }
+  // For Spec::gate. True once: all is prepared. The command is executed after Go. Call after ReadControl.
+  bool TakePrepared() { return std::exchange(prepared_, false); }
+  void Go();
+  // For Spec::idle: ends once no process is left inside.
+  void EndWhenEmpty();
+
+  // Starts another process, as a child of init: with the command's identity, limits and root, /dev/null as stdin and a
+  // process group of its own. `directory` "": the command's. Returns a pipe: end of file once it was executed;
+  // FinishExec reads the failure, if there is one. `number` must be unique.
+  Result<UniqueFd> Exec(int32_t number, const std::vector<std::string>& argv,
+                        const std::vector<std::string>& environment, const std::string& directory, int output,
+                        int error);
+  std::optional<StartFailure> FinishExec(int start, const std::string& name) const;
+
+  // What has ended since the last call: processes of the command, if it has several, and of Exec. Call after
+  // ReadControl.
+  std::vector<ProcessEnd> TakeRankEnds() { return std::exchange(rank_ends_, {}); }
+  std::vector<ProcessEnd> TakeExecEnds() { return std::exchange(exec_ends_, {}); }
+
+  // For Spec::job_socket: listens at kJobSocketPath.
+  UniqueFd TakeJobSocket() { return std::move(job_socket_); }
+
   // The signal that stopped the command since the last call (Ctrl-Z, SIGSTOP); 0: none. Call after ReadControl.
   int TakeStop() { return std::exchange(stop_, 0); }
 
@@ -100,6 +135,8 @@ class Sandbox {
   // again.
   Ending Reap();
 
+  const Spec& spec() const { return spec_; }
+
   // Lines for the user: limits that this host cannot enforce.
   const std::vector<std::string>& notices() const { return notices_; }
 
@@ -107,12 +144,19 @@ class Sandbox {
   friend struct Builder;
   Sandbox() = default;
   ssize_t ReceiveControl(void* packet, size_t size);
+  void SendControl(uint32_t type, int32_t value);
   void ReadUsage();
 
   Spec spec_;
   UniqueFd start_, control_, pidfd_;
   UniqueFd input_, output_, error_;
   std::map<uint32_t, UniqueFd> descriptors_;  // by number
+  std::vector<ProcessStreams> rank_streams_;
+  UniqueFd idle_output_, idle_error_;  // writers, so that the pipes do not end before there is a process
+  UniqueFd job_socket_;
+  bool prepared_ = false;
+  std::vector<ProcessEnd> rank_ends_, exec_ends_;
+  std::vector<int> rank_statuses_;
   int stop_ = 0;
   pid_t pid_ = -1;
   bool reaped_ = false;

@@ -26,6 +26,20 @@ struct ResourceLimit {
   uint64_t soft = 0;  // clipped to the node's hard limit; UINT64_MAX: infinity
 };
 
+// The processes that a sandbox may start as its command.
+inline constexpr size_t kMostRanks = 1024;
+
+// The socket on which programs speak with the supervisor (node/gang/job_socket.h).
+inline constexpr const char kJobSocketPath[] = "/run/vrun/job.sock";
+// What Spec::program is called inside. It can tell from argv[0] what it is asked for.
+inline constexpr const char* kProgramPaths[] = {"/run/vrun/notify", "/run/vrun/rsh"};
+
+// A file below /run, readable for all.
+struct RunFile {
+  std::string path;
+  std::string content;
+};
+
 inline constexpr int kMostDescriptor = 900;  // below 1024, the usual limit of open files
 
 // An additional pipe of the command: numbers 3 to kMostDescriptor.
@@ -66,6 +80,14 @@ struct Spec {
   bool terminal = false;  // use a pty instead of three pipes
   std::vector<Descriptor> descriptors;
   WindowSize window;
+
+  // Environments of further processes of the command, after the first one. Each has three pipes of its own.
+  std::vector<std::vector<std::string>> more_ranks;
+  bool idle = false;        // there is no command: only processes that Sandbox::Exec starts
+  bool gate = false;        // everything is prepared, but the command is executed only after Sandbox::Go
+  bool job_socket = false;  // listen at kJobSocketPath; see Sandbox::TakeJobSocket
+  std::string program;      // "": none; an executable of the host for kProgramPaths
+  std::vector<RunFile> files;
 };
 
 // Detached mounts from which the writable root is made: the whole tree and, unless empty, its apart view, which is

@@ -29,6 +29,7 @@
 #include "node/agent/kept_server.h"
 #include "node/agent/node_caches.h"
 #include "node/fs/kept_store.h"
+#include "node/gang/gang.h"
 #include "node/uid_ranges.h"
 #include "rpc/rpc.h"
 
@@ -45,8 +46,6 @@ Status CheckHost() {
   }
   return {};
 }
-
-using AttemptKey = std::pair<uint64_t, uint32_t>;
 
 std::vector<std::string> ListDirectory(const std::string& path) {
   std::vector<std::string> names;
@@ -120,12 +119,12 @@ class Agent : public AttemptHost {
   }
   Result<std::unique_ptr<SupervisorLink>> TakeSupervisor() override;
   uint64_t NextLease() override { return next_lease_++; }
-  CpuList GiveCpus(uint64_t job, uint32_t attempt, uint32_t milli_cpus) override {
-    return cpus_.Give({job, attempt}, milli_cpus);
-  }
-  void FreeCpus(uint64_t job, uint32_t attempt) override { cpus_.Free({job, attempt}); }
+  CpuList GiveCpus(const AttemptKey& key, uint32_t milli_cpus) override { return cpus_.Give(key, milli_cpus); }
+  void FreeCpus(const AttemptKey& key) override { cpus_.Free(key); }
   void Report(const v1::AttemptReport& report) override;
-  void Over(uint64_t job, uint32_t attempt) override;
+  void Over(const AttemptKey& key) override;
+  void Pass(const v1::JobWord& word) override;
+  void Pass(const v1::ExecInPod& exec) override;
   const std::string& node_name() const override { return options_.name; }
   const std::string& hosts() const override { return hosts_; }
   const std::string& pool() const override { return options_.pool; }
@@ -140,6 +139,7 @@ class Agent : public AttemptHost {
   void OnPresigned(v1::PresignReply reply);
   void OnController(const v1::ControllerMessage& message);
   void OnStart(const v1::StartAttempt& order);
+  void OnExec(const v1::ExecInPod& exec);
   void OnHomeStream(std::shared_ptr<HomeStream> stream);
   void Keep(const std::shared_ptr<HomeStream>& stream);
   void OnAttach(const std::shared_ptr<HomeStream>& stream, const std::string& frame);
@@ -148,9 +148,7 @@ class Agent : public AttemptHost {
   void RecoverFsServer(const std::string& socket_name);
   FsClient::Events FsEvents(const std::string& tenant_key);
   void Stop(bool kill_tasks);
-  std::string ReportPath(const AttemptKey& key) const {
-    return reports_directory_ + "/" + std::to_string(key.first) + "." + std::to_string(key.second);
-  }
+  std::string ReportPath(const AttemptKey& key) const { return reports_directory_ + "/" + key.Name(); }
 
   const AgentOptions options_;
   const std::string tasks_directory_;
@@ -349,23 +347,45 @@ Result<std::unique_ptr<SupervisorLink>> Agent::TakeSupervisor() {
 }
 
 void Agent::Report(const v1::AttemptReport& report) {
-  AttemptKey key{report.job(), report.attempt()};
+  const AttemptKey key = AttemptKey::Of(report);
   if (report.state() > v1::COMPLETING) {
     ended_[key] = report;
     // Must be on disk before the task's own record is deleted with its directory.
     Status written = WriteFileAtomic(ReportPath(key), report.SerializeAsString(), 0600);
-    if (!written) LogError("job {}: its end is only in memory: {}", key.first, written.error().message());
+    if (!written) LogError("job {}: its end is only in memory: {}", key.job, written.error().message());
   }
   v1::AgentMessage message;
   *message.mutable_report() = report;
   if (controller_) controller_->Send(std::move(message));
 }
 
-void Agent::Over(uint64_t job, uint32_t attempt) {
-  loop_.Post([this, key = AttemptKey{job, attempt}] {
+void Agent::Over(const AttemptKey& key) {
+  loop_.Post([this, key] {
     auto it = attempts_.find(key);
     if (it != attempts_.end() && it->second->state() == Attempt::State::kOver) attempts_.erase(it);
   });
+}
+
+void Agent::Pass(const v1::JobWord& word) {
+  v1::AgentMessage message;
+  *message.mutable_word() = word;
+  if (controller_) controller_->Send(message);
+}
+
+// Pods on this node reach each other also while the controller is away.
+void Agent::Pass(const v1::ExecInPod& exec) {
+  const AttemptKey to{exec.job(), exec.attempt(), exec.ended() ? exec.from_pod() : exec.pod()};
+  if (const auto it = attempts_.find(to); it != attempts_.end()) return it->second->Exec(exec);
+  if (controller_ && controller_->registered()) {
+    v1::AgentMessage message;
+    *message.mutable_exec() = exec;
+    return controller_->Send(message);
+  }
+  const auto from = attempts_.find({exec.job(), exec.attempt(), exec.from_pod()});
+  if (exec.ended() || from == attempts_.end()) return;
+  v1::ExecInPod answer = AnswerTo(exec);
+  answer.set_problem("the controller cannot be reached from node " + options_.name + ": try again");
+  from->second->Exec(answer);
 }
 
 v1::Register Agent::Describe() {
@@ -420,12 +440,18 @@ void Agent::OnController(const v1::ControllerMessage& message) {
     case v1::ControllerMessage::kPresigned: return OnPresigned(message.presigned());
     case v1::ControllerMessage::kStart: return OnStart(message.start());
     case v1::ControllerMessage::kStop: {
-      AttemptKey key{message.stop().job(), message.stop().attempt()};
-      if (auto it = attempts_.find(key); it != attempts_.end()) it->second->Stop(message.stop());
+      const auto it = attempts_.find(AttemptKey::Of(message.stop()));
+      if (it != attempts_.end()) it->second->Stop(message.stop());
       return;
     }
+    case v1::ControllerMessage::kGo: {
+      const auto it = attempts_.find(AttemptKey::Of(message.go()));
+      if (it != attempts_.end()) it->second->Go();
+      return;
+    }
+    case v1::ControllerMessage::kExec: return OnExec(message.exec());
     case v1::ControllerMessage::kReportAck: {
-      AttemptKey key{message.report_ack().job(), message.report_ack().attempt()};
+      const AttemptKey key = AttemptKey::Of(message.report_ack());
       auto it = ended_.find(key);
       if (it == ended_.end() || it->second.state() != message.report_ack().state()) return;
       ended_.erase(it);
@@ -436,12 +462,22 @@ void Agent::OnController(const v1::ControllerMessage& message) {
   }
 }
 
+// To a pod of this node, for or from a pod of another.
+void Agent::OnExec(const v1::ExecInPod& exec) {
+  const AttemptKey to{exec.job(), exec.attempt(), exec.ended() ? exec.from_pod() : exec.pod()};
+  if (const auto it = attempts_.find(to); it != attempts_.end()) return it->second->Exec(exec);
+  if (exec.ended()) return;
+  v1::ExecInPod answer = AnswerTo(exec);
+  answer.set_problem("pod " + std::to_string(to.pod) + " of the job is not on node " + options_.name);
+  Pass(answer);
+}
+
 void Agent::OnStart(const v1::StartAttempt& order) {
-  AttemptKey key{order.placement().job(), order.placement().attempt()};
+  const AttemptKey key = AttemptKey::Of(order.placement());
   // The controller repeats orders after a reconnection: report the known state again, but never start twice.
   if (auto it = ended_.find(key); it != ended_.end()) return Report(it->second);
   if (auto it = attempts_.find(key); it != attempts_.end()) return Report(it->second->report());
-  last_job_[Tenant::Of(order).Key()] = key.first;
+  last_job_[Tenant::Of(order).Key()] = key.job;
   Attempt* attempt = (attempts_[key] = std::make_unique<Attempt>(this, order)).get();
   if (auto early = early_.extract(key)) attempt->Attach(early.mapped().first, early.mapped().second);
 }
@@ -467,7 +503,7 @@ void Agent::OnAttach(const std::shared_ptr<HomeStream>& stream, const std::strin
   if (!up.ParseFromString(frame) || !up.has_attach()) {
     return stream->Fail(Error(Code::kInvalid, "the first message of a task stream is not Attach"));
   }
-  AttemptKey key{up.attach().job(), up.attach().attempt()};
+  const AttemptKey key = AttemptKey::Of(up.attach());
   if (auto it = attempts_.find(key); it != attempts_.end()) return it->second->Attach(stream, up.attach());
   if (ended_.contains(key)) return stream->Fail(Error(Code::kNotFound, "the job is over on this node"));
   early_[key] = {stream, up.attach()};
@@ -475,7 +511,7 @@ void Agent::OnAttach(const std::shared_ptr<HomeStream>& stream, const std::strin
     auto it = early_.find(key);
     if (it == early_.end() || it->second.first != stream) return;
     early_.erase(it);
-    stream->Fail(Error(Code::kNotFound, "job " + std::to_string(key.first) + " is not on node " + options_.name));
+    stream->Fail(Error(Code::kNotFound, "job " + std::to_string(key.job) + " is not on node " + options_.name));
   });
 }
 
@@ -485,7 +521,7 @@ void Agent::Recover() {
   for (const std::string& name : ListDirectory(reports_directory_)) {
     v1::AttemptReport report;
     Result<std::string> bytes = ReadFile(reports_directory_ + "/" + name);
-    if (bytes && report.ParseFromString(*bytes)) ended_[{report.job(), report.attempt()}] = report;
+    if (bytes && report.ParseFromString(*bytes)) ended_[AttemptKey::Of(report)] = report;
   }
   for (const std::string& name : ListDirectory(tasks_directory_)) RecoverTask(name);
   for (const std::string& name : ListDirectory(options_.state_directory + "/fs")) RecoverFsServer(name);
@@ -526,7 +562,7 @@ void Agent::RecoverTask(const std::string& name) {
     if (Status removed = RemoveTree(directory); !removed) LogError("{}", removed.error().message());
     return;
   }
-  AttemptKey key{order.placement().job(), order.placement().attempt()};
+  const AttemptKey key = AttemptKey::Of(order.placement());
   Result<std::unique_ptr<SupervisorLink>> link = SupervisorLink::Adopt(&loop_, directory + "/sock");
   if (link) {
     std::vector<std::string> addresses;
@@ -534,8 +570,8 @@ void Agent::RecoverTask(const std::string& name) {
     for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
       addresses.push_back(text.substr(at, end - at));
     }
-    LogInfo("job {} attempt {}: taken up again", key.first, key.second);
-    last_job_[Tenant::Of(order).Key()] = key.first;
+    LogInfo("job {} attempt {} pod {}: taken up again", key.job, key.attempt, key.pod);
+    last_job_[Tenant::Of(order).Key()] = key.job;
     const std::string leased = ReadFile(directory + "/lease").value_or("0");
     char* rest = nullptr;
     const uint64_t lease = std::strtoull(leased.c_str(), &rest, 10);
@@ -549,16 +585,18 @@ void Agent::RecoverTask(const std::string& name) {
   }
   if (ended_.contains(key)) return;  // its writes never reached home; the directory keeps them
   v1::AttemptReport report;
-  report.set_job(key.first);
-  report.set_attempt(key.second);
+  report.set_job(key.job);
+  report.set_attempt(key.attempt);
+  report.set_pod(key.pod);
   report.set_epoch(order.placement().epoch());
   report.set_state(v1::FAILED);
   v1::ExitRecord* record = report.mutable_exit();
   Result<std::string> journal = ReadFile(directory + "/journal");
   if (!journal || !record->ParseFromString(*journal) || record->kind() == v1::ExitRecord::KIND_UNSPECIFIED) {
     record->Clear();
-    record->set_job(key.first);
-    record->set_attempt(key.second);
+    record->set_job(key.job);
+    record->set_attempt(key.attempt);
+    record->set_pod(key.pod);
     record->set_kind(v1::ExitRecord::START_FAILED);
     record->set_reason("the node's agent and the task's supervisor were both killed");
     record->set_node(options_.name);

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/agent/attempt.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <signal.h>
 
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "node/gang/gang.h"
 #include "proto/fsctl.pb.h"
 
 namespace vrun::node {
@@ -18,6 +21,19 @@ constexpr int64_t kAttachTimeoutMicros = 60'000'000;
 // The field number of a message that is a single oneof, read from its first byte: bulk messages are relayed unparsed.
 int OneofField(std::string_view frame) { return frame.empty() ? 0 : static_cast<uint8_t>(frame[0]) >> 3; }
 
+// "" if it has none. Blocks for a name that no file of the host knows; nodes are usually configured with addresses.
+std::string NumericAddress(std::string host) {
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (host.empty() || ::getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return "";
+  char text[INET6_ADDRSTRLEN] = "";
+  static_cast<void>(::getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST));
+  ::freeaddrinfo(found);
+  return text;
+}
+
 std::string Text(const std::string& what, const Error& error) { return what + ": " + error.message(); }
 
 }  // namespace
@@ -25,6 +41,7 @@ std::string Text(const std::string& what, const Error& error) { return what + ":
 Attempt::Attempt(AttemptHost* host, v1::StartAttempt order) : host_(host), order_(std::move(order)) {
   report_.set_job(job());
   report_.set_attempt(attempt());
+  report_.set_pod(key().pod);
   report_.set_epoch(epoch());
   report_.set_state(v1::STARTING);
   Error unused(Code::kOk, "");
@@ -47,8 +64,11 @@ Attempt::Attempt(AttemptHost* host, v1::StartAttempt order, std::unique_ptr<Supe
       run_began_(true) {
   report_.set_job(job());
   report_.set_attempt(attempt());
+  report_.set_pod(key().pod);
   report_.set_epoch(epoch());
-  report_.set_state(v1::RUNNING);
+  go_ = waits_for_go() && PathExists(directory() + "/go");
+  // The supervisor says at once whether the command runs, or is ready.
+  report_.set_state(waits_for_go() && !go_ ? v1::STARTING : v1::RUNNING);
   BindSupervisor();
 }
 
@@ -58,9 +78,7 @@ Attempt::~Attempt() {
   if (home_) home_->SetEvents({});
 }
 
-std::string Attempt::directory() const {
-  return host_->tasks_directory() + "/" + std::to_string(job()) + "." + std::to_string(attempt());
-}
+std::string Attempt::directory() const { return host_->tasks_directory() + "/" + key().Name(); }
 
 void Attempt::Attach(const std::shared_ptr<HomeStream>& stream, const v1::Attach& attach) {
   // The token is the right to this attempt. Compared in constant time, because anyone who reaches the port may try.
@@ -127,7 +145,7 @@ void Attempt::FirstAttach(const v1::Attach& attach) {
     down.mutable_attached()->mutable_content_addresses()->Add(addresses.begin(), addresses.end());
     home_->Send(down);
   });
-  fs->AllowToken(tenant().home_id, attach.token(), job(), attempt());
+  fs->AllowToken(tenant().home_id, attach.token(), key());
   run_began_ = true;
   lease_ = host_->NextLease();
   OpenView(attach, fs, *uids);
@@ -161,6 +179,14 @@ void Attempt::CannotStart(const char* what, const Error& why) {
   Fail(v1::ExitRecord::START_FAILED, "node " + host_->node_name() + ": " + Text(what, why));
 }
 
+void Attempt::NamePods(v1::TaskSpec* spec) const {
+  // A node that was configured with a name: /etc/hosts needs an address, and the supervisor has no resolver.
+  for (v1::GangPod& pod : *spec->mutable_order()->mutable_pods()) pod.set_host(NumericAddress(pod.host()));
+  // Before this host's own lines, which may have a loopback address for its name: other pods cannot reach that.
+  if (Gang::Is(order_)) spec->set_hosts(Gang(spec->order(), host_->node_name()).HostsLines());
+  spec->mutable_hosts()->append(host_->hosts());
+}
+
 Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::Range& uids) {
   VRUN_TRY(MakeDirs(directory(), 0700));
   v1::TaskSpec spec;
@@ -170,9 +196,10 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::R
   spec.mutable_high_ids()->Add(uids.high.begin(), uids.high.end());
   spec.set_node(host_->node_name());
   spec.set_live_root(live_view_ != 0);
-  const CpuList cpus = host_->GiveCpus(job(), attempt(), order_.spec().resources().milli_cpus());
+  const CpuList cpus = host_->GiveCpus(key(), order_.spec().resources().milli_cpus());
   spec.mutable_cpus()->Add(cpus.begin(), cpus.end());
-  spec.set_hosts(host_->hosts());
+  NamePods(&spec);
+  spec.set_wait_for_go(waits_for_go());
   if (order_.spec().keep_writes()) VRUN_TRY(KeepWrites(&spec));
   VRUN_ASSIGN(supervisor_, host_->TakeSupervisor());
   BindSupervisor();
@@ -198,11 +225,10 @@ Status Attempt::KeepWrites(v1::TaskSpec* spec) {
   if (!up.ParseFromString(attach_frame_)) return Error(Code::kInternal, "the attach does not parse");
   // The job's own home, even if its root's content belongs to another.
   const std::string owner = Tenant{order_.user(), order_.home_id()}.Key();
-  spec->set_kept_directory(host_->kept()->PathOf(owner, job(), attempt()));
+  spec->set_kept_directory(host_->kept()->PathOf(owner, key()));
   spec->set_kept_root(up.attach().tree() + up.attach().apart());
   if (attempt() < 2) return {};
-  VRUN_ASSIGN(uint32_t before,
-              host_->kept()->TakeUpper(owner, job(), attempt(), spec->kept_root(), directory() + "/upper"));
+  VRUN_ASSIGN(uint32_t before, host_->kept()->TakeUpper(owner, key(), spec->kept_root(), directory() + "/upper"));
   spec->set_continues(before);
   return {};
 }
@@ -233,7 +259,12 @@ void Attempt::OnHomeFrame(std::string frame) {
     if (supervisor_) return supervisor_->Send(std::move(frame));
     return Finish();
   }
-  if (OneofField(frame) == v1::TaskUp::kAttach) return;  // only the first message of a stream attaches
+  switch (OneofField(frame)) {
+    case v1::TaskUp::kAttach: return;  // only the first message of a stream attaches
+    case v1::TaskUp::kGo:
+    case v1::TaskUp::kExec: return;  // only this agent's
+    default: break;
+  }
   if (state_ == State::kOpening) {
     before_start_.push_back(std::move(frame));
   } else if (supervisor_) {
@@ -269,6 +300,28 @@ void Attempt::OnSupervisorFrame(std::string frame) {
       down.mutable_started()->set_view(live_view_);
       frame = down.SerializeAsString();
       break;
+    }
+    case v1::TaskDown::kReady:
+      if (go_) return SendGo();  // an earlier agent got it, but ended before it had passed it on
+      report_.set_ready(true);
+      return host_->Report(report_);
+    case v1::TaskDown::kWord: {
+      v1::TaskDown down;
+      if (!down.ParseFromString(frame)) return;
+      v1::JobWord* word = down.mutable_word();
+      word->set_job(job());
+      word->set_attempt(attempt());
+      word->set_pod(key().pod);
+      return host_->Pass(*word);
+    }
+    case v1::TaskDown::kExec: {
+      v1::TaskDown down;
+      if (!down.ParseFromString(frame)) return;
+      v1::ExecInPod* exec = down.mutable_exec();
+      exec->set_job(job());
+      exec->set_attempt(attempt());
+      exec->ended() ? exec->set_pod(key().pod) : exec->set_from_pod(key().pod);
+      return host_->Pass(*exec);
     }
     case v1::TaskDown::kWriteBackEnd:
       if (live_view_ != 0) return PublishWrites();
@@ -338,14 +391,45 @@ void Attempt::Stop(const v1::StopAttempt& stop) {
   const int signal = stop.signal() ? stop.signal() : SIGTERM;
   if (state_ == State::kWaiting || state_ == State::kOpening) {
     if (!stop.preempted().empty()) return Fail(v1::ExitRecord::PREEMPTED_BY_JOB, stop.preempted());
+    if (!stop.gang_ended().empty()) return Fail(v1::ExitRecord::GANG_ENDED, stop.gang_ended());
     return Fail(v1::ExitRecord::CANCELLED_BY_USER, "cancelled before it started", signal);
   }
   if (!supervisor_ || state_ != State::kRunning) return;
   v1::TaskUp up;
   up.mutable_signal()->set_signal(signal);
-  up.mutable_signal()->set_by_user_cancel(stop.preempted().empty());
+  up.mutable_signal()->set_by_user_cancel(stop.preempted().empty() && stop.gang_ended().empty());
   up.mutable_signal()->set_preempted(stop.preempted());
+  up.mutable_signal()->set_gang_ended(stop.gang_ended());
   supervisor_->Send(up.SerializeAsString());
+}
+
+void Attempt::Go() {
+  if (go_ || !waits_for_go() || state_ != State::kRunning) return;
+  go_ = true;
+  // Before the supervisor gets it: a later agent must not report that this pod still waits.
+  if (Status written = WriteFileAtomic(directory() + "/go", "", 0600); !written) {
+    LogWarning("job {}: {}", job(), written.error().message());
+  }
+  SendGo();
+}
+
+void Attempt::SendGo() {
+  if (!supervisor_) return;
+  v1::TaskUp up;
+  up.set_go(true);
+  supervisor_->Send(up.SerializeAsString());
+}
+
+void Attempt::Exec(const v1::ExecInPod& exec) {
+  if (supervisor_ && state_ == State::kRunning) {
+    v1::TaskUp up;
+    *up.mutable_exec() = exec;
+    return supervisor_->Send(up.SerializeAsString());
+  }
+  if (exec.ended()) return;
+  v1::ExecInPod answer = AnswerTo(exec);
+  answer.set_problem("pod " + std::to_string(key().pod) + " of the job does not run");
+  host_->Pass(answer);
 }
 
 void Attempt::Abandon() {
@@ -371,6 +455,7 @@ void Attempt::Fail(v1::ExitRecord::Kind kind, const std::string& reason, int sig
   v1::ExitRecord* record = report_.mutable_exit();
   record->set_job(job());
   record->set_attempt(attempt());
+  record->set_pod(key().pod);
   record->set_kind(kind);
   record->set_signal(signal);
   record->set_reason(reason);
@@ -398,6 +483,7 @@ void Attempt::SendRecordHome() {
 void Attempt::SetState(v1::JobState state) {
   if (report_.state() == state) return;
   report_.set_state(state);
+  report_.clear_ready();
   host_->Report(report_);
 }
 
@@ -414,10 +500,10 @@ v1::JobState Attempt::EndState() const {
 }
 
 void Attempt::EndRun() {
-  host_->FreeCpus(job(), attempt());
+  host_->FreeCpus(key());
   if (!std::exchange(run_began_, false)) return;
   Error unused(Code::kOk, "");
-  if (FsClient* fs = host_->FsServer(tenant(), &unused)) fs->EndRun(job(), attempt());
+  if (FsClient* fs = host_->FsServer(tenant(), &unused)) fs->EndRun(key());
 }
 
 void Attempt::Finish() {
@@ -429,7 +515,7 @@ void Attempt::Finish() {
     if (FsClient* fs = host_->FsServer(tenant(), &unused)) fs->CloseView(lease_);
     lease_ = 0;
   }
-  host_->Over(job(), attempt());
+  host_->Over(key());
 }
 
 }  // namespace vrun::node

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One attempt of one job on this node, from the controller's order to the final report.
+// One pod of one attempt of a job on this node, from the controller's order to the final report.
 //
 //            order                 attach              view open             exit record          release
 //   (none) ────────▶ kWaiting ───────────▶ kOpening ────────────▶ kRunning ────────────▶ kExited ────────▶ kOver
@@ -8,6 +8,9 @@
 // The supervisor owns the command, its streams and its writes. The attempt relays frames between the supervisor and the
 // most recently attached home stream, and parses only the few messages that change its state. Home may disconnect and
 // reconnect at any time.
+//
+// The command of a gang waits, in kRunning, until the supervisor has said that all is prepared (the report gets
+// `ready`) and the controller has answered with Go. A file named "go" in the task's directory says so to a later agent.
 #pragma once
 
 #include <deque>
@@ -20,6 +23,7 @@
 #include "base/io/event_loop.h"
 #include "base/result.h"
 #include "node/agent/supervisor_link.h"
+#include "node/attempt_key.h"
 #include "node/fs/fs_client.h"
 #include "node/fs/kept_store.h"
 #include "node/home_stream.h"
@@ -42,12 +46,16 @@ class AttemptHost {
   virtual Result<std::unique_ptr<SupervisorLink>> TakeSupervisor() = 0;
   virtual uint64_t NextLease() = 0;
   // Assigns processors to the attempt until FreeCpus. Empty: all processors.
-  virtual CpuList GiveCpus(uint64_t job, uint32_t attempt, uint32_t milli_cpus) = 0;
-  virtual void FreeCpus(uint64_t job, uint32_t attempt) = 0;
+  virtual CpuList GiveCpus(const AttemptKey& key, uint32_t milli_cpus) = 0;
+  virtual void FreeCpus(const AttemptKey& key) = 0;
   // The state changed. The agent repeats the report until the controller acknowledges it.
   virtual void Report(const v1::AttemptReport& report) = 0;
   // The attempt is over: home has everything, or never will. The attempt may be destroyed after the call returns.
-  virtual void Over(uint64_t job, uint32_t attempt) = 0;
+  virtual void Over(const AttemptKey& key) = 0;
+  // What a program of this attempt said on its job's socket.
+  virtual void Pass(const v1::JobWord& word) = 0;
+  // A process for another pod of the job, or the answer to that pod.
+  virtual void Pass(const v1::ExecInPod& exec) = 0;
   virtual const std::string& node_name() const = 0;
   // Lines for /etc/hosts that let a job resolve its node's own names.
   virtual const std::string& hosts() const = 0;
@@ -71,6 +79,7 @@ class Attempt {
 
   uint64_t job() const { return order_.placement().job(); }
   uint32_t attempt() const { return order_.placement().attempt(); }
+  AttemptKey key() const { return AttemptKey::Of(order_.placement()); }
   uint64_t epoch() const { return order_.placement().epoch(); }
   State state() const { return state_; }
   const std::string& home_id() const { return order_.home_id(); }
@@ -78,12 +87,16 @@ class Attempt {
   const v1::AttemptReport& report() const { return report_; }
   std::string directory() const;
   uint64_t lease() const { return lease_; }
-  FsRun fs_run() const { return {tenant().home_id, order_.placement().token(), job(), attempt()}; }
+  FsRun fs_run() const { return {tenant().home_id, order_.placement().token(), key()}; }
   bool HoldsLease(uint64_t lease) const { return lease_ == lease; }
 
   // Handles the Attach that was the first message of `stream`. Refuses a wrong token.
   void Attach(const std::shared_ptr<HomeStream>& stream, const v1::Attach& attach);
   void Stop(const v1::StopAttempt& stop);
+  // All pods of the gang are prepared: the command starts.
+  void Go();
+  // From another pod of the job.
+  void Exec(const v1::ExecInPod& exec);
   // The agent stops for good: kills the task. Its record and its writes stay in its directory.
   void Abandon();
   // Sends the user a line of text.
@@ -110,6 +123,10 @@ class Attempt {
   // Ends the attempt without a record from a supervisor.
   void Fail(v1::ExitRecord::Kind kind, const std::string& reason, int signal = 0);
   void SendRecordHome();
+  bool waits_for_go() const { return order_.pods_size() > 0; }
+  // Lines for /etc/hosts and the addresses in `spec` that let the pods reach each other by name.
+  void NamePods(v1::TaskSpec* spec) const;
+  void SendGo();
   void SetState(v1::JobState state);
   // Tells the file system server that the command has ended, so that it can finish the trace.
   void EndRun();
@@ -129,6 +146,7 @@ class Attempt {
   uint64_t live_view_ = 0;
   bool run_began_ = false;
   bool released_ = false;
+  bool go_ = false;
   EventLoop::TimerId attach_timer_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for callbacks that may outlive the attempt
 };

@@ -9,16 +9,16 @@
 
 #include <cstdint>
 #include <map>
-#include <utility>
 
 #include "base/cpu_list.h"
+#include "node/attempt_key.h"
 
 namespace vrun::node {
 
 // Single-threaded.
 class CpuShares {
  public:
-  using Key = std::pair<uint64_t, uint32_t>;  // job, attempt
+  using Key = AttemptKey;
 
   explicit CpuShares(const CpuList& cpus);
 

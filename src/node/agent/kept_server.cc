@@ -153,7 +153,7 @@ void KeptServer::Answer(const std::shared_ptr<HomeStream>& stream, const v1::Kep
                            },
                        .on_closed = {}});
     work_.Post([this, sending, tenant, pull = request.pull(), alive = alive_, weak = std::weak_ptr(stream)] {
-      auto reader = KeptReader::Open(store_->PathOf(tenant, pull.job(), pull.attempt()),
+      auto reader = KeptReader::Open(store_->PathOf(tenant, AttemptKey::Of(pull)),
                                      {pull.paths().begin(), pull.paths().end()}, pull.names_only());
       std::vector<v1::Kept> known;
       if (reader) {
@@ -176,7 +176,7 @@ void KeptServer::Answer(const std::shared_ptr<HomeStream>& stream, const v1::Kep
     v1::KeptEvent event;
     const uint64_t job = request.has_drop() ? request.drop().job() : request.describe().job();
     if (request.has_drop()) {
-      const Status dropped = store_->Drop(tenant, job, request.drop().attempt(), request.drop().state());
+      const Status dropped = store_->Drop(tenant, AttemptKey::Of(request.drop()), request.drop().state());
       if (!dropped) event = Failed(dropped.error());
     } else if (!request.has_describe()) {
       event = Failed(Error(Code::kUnsupported, "the node does not know this request: update vrun on the node"));

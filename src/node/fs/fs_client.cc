@@ -70,7 +70,7 @@ Result<std::unique_ptr<FsClient>> FsClient::Adopt(EventLoop* loop, const std::st
                                                   Events events) {
   std::unique_ptr<FsClient> client(new FsClient(loop, socket_path, std::move(events)));
   client->leases_ = leases;
-  for (const FsRun& run : runs) client->runs_[{run.job, run.attempt}] = run;
+  for (const FsRun& run : runs) client->runs_[run.key] = run;
   VRUN_TRY(client->Connect());
   return client;
 }
@@ -91,8 +91,8 @@ Status FsClient::Connect() {
     v1::AllowToken* allow = attach.mutable_attach()->add_runs();
     allow->set_home_id(run.home_id);
     allow->set_token(run.token);
-    allow->set_job(run.job);
-    allow->set_attempt(run.attempt);
+    allow->set_job(key.job);
+    allow->set_attempt(key.attempt);
   }
   writer_.Queue(attach.SerializeAsString());
   for (const auto& [id, waiting] : waiting_) writer_.Queue(waiting.request);
@@ -113,22 +113,24 @@ void FsClient::WhenListening(std::function<void(const std::vector<std::string>&)
   when_listening_.push_back(std::move(callback));
 }
 
-void FsClient::AllowToken(const std::string& home_id, const std::string& token, uint64_t job, uint32_t attempt) {
-  runs_[{job, attempt}] = {home_id, token, job, attempt};
+void FsClient::AllowToken(const std::string& home_id, const std::string& token, const AttemptKey& key) {
+  runs_[key] = {home_id, token, key};
   v1::FsRequest request;
   v1::AllowToken* allow = request.mutable_allow_token();
   allow->set_home_id(home_id);
   allow->set_token(token);
-  allow->set_job(job);
-  allow->set_attempt(attempt);
+  allow->set_job(key.job);
+  allow->set_attempt(key.attempt);
   Send(std::move(request), [](Result<v1::FsReply>, std::vector<UniqueFd>) {});
 }
 
-void FsClient::EndRun(uint64_t job, uint32_t attempt) {
-  runs_.erase({job, attempt});
+void FsClient::EndRun(const AttemptKey& key) {
+  runs_.erase(key);
+  const auto other = runs_.lower_bound({key.job, key.attempt, 0});
+  if (other != runs_.end() && other->first.job == key.job && other->first.attempt == key.attempt) return;
   v1::FsRequest request;
-  request.mutable_end_run()->set_job(job);
-  request.mutable_end_run()->set_attempt(attempt);
+  request.mutable_end_run()->set_job(key.job);
+  request.mutable_end_run()->set_attempt(key.attempt);
   Send(std::move(request), [](Result<v1::FsReply>, std::vector<UniqueFd>) {});
 }
 

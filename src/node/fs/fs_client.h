@@ -16,6 +16,7 @@
 #include "base/io/event_loop.h"
 #include "base/io/message_socket.h"
 #include "base/result.h"
+#include "node/attempt_key.h"
 #include "node/child_process.h"
 #include "proto/task.pb.h"
 
@@ -52,8 +53,7 @@ struct FsServerSettings {
 // A running command, as passed to AllowToken.
 struct FsRun {
   std::string home_id, token;
-  uint64_t job = 0;
-  uint32_t attempt = 0;
+  AttemptKey key;
 };
 
 // Loop thread only. Callbacks of requests get kUnavailable when both the server and its keeper are gone or gave up.
@@ -81,9 +81,10 @@ class FsClient {
 
   // Calls back with the host:port addresses where home opens the content stream, at once if they are known.
   void WhenListening(std::function<void(const std::vector<std::string>& addresses)> callback);
-  void AllowToken(const std::string& home_id, const std::string& token, uint64_t job, uint32_t attempt);
-  // The command of a run passed to AllowToken has ended.
-  void EndRun(uint64_t job, uint32_t attempt);
+  void AllowToken(const std::string& home_id, const std::string& token, const AttemptKey& key);
+  // The command of a run passed to AllowToken has ended. The pods of an attempt on this node are one run for the
+  // server: it ends with the last of them.
+  void EndRun(const AttemptKey& key);
   // Returns detached, read-only mounts of the tree and, if `apart` is not empty, of its apart view. `lease` identifies
   // this use until CloseView.
   void OpenView(const std::string& tree, const std::string& apart, uint64_t lease,
@@ -123,7 +124,7 @@ class FsClient {
   UniqueFd socket_;
   Events events_;
   std::set<uint64_t> leases_;  // granted
-  std::map<std::pair<uint64_t, uint32_t>, FsRun> runs_;
+  std::map<AttemptKey, FsRun> runs_;
   std::optional<uint64_t> cache_limit_;
   std::unique_ptr<ChildProcess> child_;
   FrameReader reader_;

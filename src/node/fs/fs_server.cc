@@ -361,7 +361,9 @@ void FsServer::OnAttach(uint64_t id, const v1::AgentAttach& attach) {
   }
   for (const auto& [job, attempt] : over) EndRun(job, attempt);
   for (const v1::AllowToken& run : attach.runs()) {
-    if (runs_.contains({run.job(), run.attempt()})) continue;
+    const auto known = runs_.find({run.job(), run.attempt()});
+    if (known != runs_.end() && known->second.allowed.token() == run.token()) continue;
+    // Of two pods of one attempt, each has its own token.
     sources_->home().AllowToken(run.home_id(), run.token(), run.job(), run.attempt());
     BeginRun(run, true);
   }

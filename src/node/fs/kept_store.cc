@@ -32,8 +32,8 @@ std::vector<std::string> Names(const std::string& directory) {
 KeptStore::KeptStore(std::string directory, KeptLimits limits, std::function<int64_t()> now)
     : directory_(std::move(directory)), limits_(limits), now_(std::move(now)) {}
 
-std::string KeptStore::PathOf(const std::string& tenant, uint64_t job, uint32_t attempt) const {
-  return directory_ + "/" + tenant + "/" + std::to_string(job) + "." + std::to_string(attempt);
+std::string KeptStore::PathOf(const std::string& tenant, const AttemptKey& key) const {
+  return directory_ + "/" + tenant + "/" + key.Name();
 }
 
 std::vector<KeptStore::Entry> KeptStore::Entries(const std::string& tenant) const {
@@ -53,13 +53,12 @@ std::vector<KeptStore::Entry> KeptStore::Entries(const std::string& tenant) cons
     }
     entries.push_back(std::move(entry));
   }
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return std::pair(a.kept.job(), a.kept.attempt()) < std::pair(b.kept.job(), b.kept.attempt());
-  });
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return AttemptKey::Of(a.kept) < AttemptKey::Of(b.kept); });
   for (const Entry& later : entries) {
     for (Entry& earlier : entries) {
       if (later.kept.continues() != 0 && earlier.kept.job() == later.kept.job() &&
-          earlier.kept.attempt() == later.kept.continues()) {
+          earlier.kept.attempt() == later.kept.continues() && earlier.kept.pod() == later.kept.pod()) {
         earlier.superseded = true;
       }
     }
@@ -96,13 +95,13 @@ Status KeptStore::Remove(const Entry& entry, v1::Handover why) {
   return {};
 }
 
-Status KeptStore::Drop(const std::string& tenant, uint64_t job, uint32_t attempt, v1::Handover why) {
+Status KeptStore::Drop(const std::string& tenant, const AttemptKey& key, v1::Handover why) {
   MutexLock lock(mutex_);
   for (const Entry& entry : Entries(tenant)) {
-    if (entry.kept.job() != job || entry.kept.attempt() != attempt) continue;
+    if (AttemptKey::Of(entry.kept) != key) continue;
     if (entry.kept.state() == v1::KEPT_THERE) return Remove(entry, why);
   }
-  return Error(Code::kNotFound, "job " + std::to_string(job) + ": this node has no kept writes of it any more");
+  return Error(Code::kNotFound, "job " + std::to_string(key.job) + ": this node has no kept writes of it any more");
 }
 
 void KeptStore::Expire() {
@@ -137,11 +136,13 @@ void KeptStore::Expire() {
   }
 }
 
-Result<uint32_t> KeptStore::TakeUpper(const std::string& tenant, uint64_t job, uint32_t attempt,
-                                      const std::string& root, const std::string& to) {
+Result<uint32_t> KeptStore::TakeUpper(const std::string& tenant, const AttemptKey& key, const std::string& root,
+                                      const std::string& to) {
   MutexLock lock(mutex_);
   std::vector<Entry> entries = Entries(tenant);
-  std::erase_if(entries, [&](const Entry& e) { return e.kept.job() != job || e.kept.attempt() >= attempt; });
+  std::erase_if(entries, [&](const Entry& e) {
+    return e.kept.job() != key.job || e.kept.attempt() >= key.attempt || e.kept.pod() != key.pod;
+  });
   if (entries.empty()) return 0;
   const Entry& last = entries.back();
   const std::string upper = last.directory + "/upper";

@@ -85,7 +85,7 @@ class KeptTest : public ::testing::Test {
     kept.set_kept_us(now_);
     kept.set_root("root");
     kept.set_continues(continues);
-    const Status finished = (*writer)->Finish(&kept, store_->PathOf(owner, job, attempt), upper);
+    const Status finished = (*writer)->Finish(&kept, store_->PathOf(owner, {job, attempt}), upper);
     ASSERT_TRUE(finished) << finished.error().message();
   }
   void KeepBytes(uint64_t job, size_t bytes) {
@@ -100,7 +100,7 @@ class KeptTest : public ::testing::Test {
   // The reader's output, one line each: "PATH" or "PATH=CONTENT".
   std::vector<std::string> Read(uint64_t job, std::vector<std::string> paths = {}, bool names_only = false) {
     std::vector<std::string> lines;
-    auto reader = KeptReader::Open(store_->PathOf(kOwner, job, 1), std::move(paths), names_only);
+    auto reader = KeptReader::Open(store_->PathOf(kOwner, {job, 1}), std::move(paths), names_only);
     if (!reader) return {"error: " + reader.error().message()};
     for (;;) {
       auto write = (*reader)->Next();
@@ -164,7 +164,7 @@ TEST_F(KeptTest, SomeOfItIsChosenByPath) {
 
 TEST_F(KeptTest, DamageIsAnErrorAndNoContent) {
   KeepBytes(7, 500);
-  const std::string where = store_->PathOf(kOwner, 7, 1);
+  const std::string where = store_->PathOf(kOwner, {7, 1});
   ASSERT_EQ(::truncate((where + "/data").c_str(), 499), 0);
   EXPECT_EQ(Read(7)[0].substr(0, 6), "error:");
   ASSERT_EQ(::truncate((where + "/series").c_str(), 5), 0);
@@ -184,7 +184,7 @@ TEST_F(KeptTest, ExpiresAfterItsDays) {
   EXPECT_EQ(State(1), v1::KEPT_EXPIRED);
   EXPECT_EQ(store_->Of(kOwner, 1)[0].gone_us(), now_);
   EXPECT_EQ(store_->Of(kOwner, 1)[0].bytes(), 10u);
-  EXPECT_FALSE(PathExists(store_->PathOf(kOwner, 1, 1) + "/data"));
+  EXPECT_FALSE(PathExists(store_->PathOf(kOwner, {1, 1}) + "/data"));
   EXPECT_EQ(State(2), v1::KEPT_THERE);
   // Its record stays for the same time again.
   now_ += 14 * kDay;
@@ -216,17 +216,17 @@ TEST_F(KeptTest, TheOldestGoesForTheBound) {
 
 TEST_F(KeptTest, WhatIsDroppedIsGoneAndSaysSo) {
   KeepBytes(7, 100);
-  ASSERT_TRUE(store_->Drop(kOwner, 7, 1, v1::KEPT_PULLED));
+  ASSERT_TRUE(store_->Drop(kOwner, {7, 1}, v1::KEPT_PULLED));
   EXPECT_EQ(State(7), v1::KEPT_PULLED);
-  EXPECT_FALSE(PathExists(store_->PathOf(kOwner, 7, 1) + "/series"));
-  EXPECT_EQ(store_->Drop(kOwner, 7, 1, v1::KEPT_DROPPED).error().code(), Code::kNotFound);
-  EXPECT_EQ(store_->Drop("another", 7, 1, v1::KEPT_DROPPED).error().code(), Code::kNotFound);
+  EXPECT_FALSE(PathExists(store_->PathOf(kOwner, {7, 1}) + "/series"));
+  EXPECT_EQ(store_->Drop(kOwner, {7, 1}, v1::KEPT_DROPPED).error().code(), Code::kNotFound);
+  EXPECT_EQ(store_->Drop("another", {7, 1}, v1::KEPT_DROPPED).error().code(), Code::kNotFound);
 }
 
 // Killed after writing the record, before removing the content.
 TEST_F(KeptTest, ARemovalIsBroughtToItsEndAfterARestart) {
   KeepBytes(7, 100);
-  const std::string where = store_->PathOf(kOwner, 7, 1);
+  const std::string where = store_->PathOf(kOwner, {7, 1});
   auto kept = ReadKept(where);
   ASSERT_TRUE(kept);
   kept->set_state(v1::KEPT_DROPPED);
@@ -248,11 +248,11 @@ TEST_F(KeptTest, TheNextAttemptGoesOnWithTheUpperOnTheSameRootOnly) {
   };
   keep_first();
   const std::string to = directory_ + "/next";
-  EXPECT_EQ(*store_->TakeUpper(kOwner, 7, 2, "other root", to), 0u);
-  EXPECT_EQ(*store_->TakeUpper("another", 7, 2, "root", to), 0u);
-  EXPECT_EQ(*store_->TakeUpper(kOwner, 8, 2, "root", to), 0u);
+  EXPECT_EQ(*store_->TakeUpper(kOwner, {7, 2}, "other root", to), 0u);
+  EXPECT_EQ(*store_->TakeUpper("another", {7, 2}, "root", to), 0u);
+  EXPECT_EQ(*store_->TakeUpper(kOwner, {8, 2}, "root", to), 0u);
   EXPECT_FALSE(PathExists(to));
-  EXPECT_EQ(*store_->TakeUpper(kOwner, 7, 2, "root", to), 1u);
+  EXPECT_EQ(*store_->TakeUpper(kOwner, {7, 2}, "root", to), 1u);
   EXPECT_EQ(ReadFile(to + "/out").value_or(""), "1");
   EXPECT_EQ(State(7), v1::KEPT_THERE);
   // When the second one is over it contains everything, and the first one is no longer needed.
@@ -262,7 +262,7 @@ TEST_F(KeptTest, TheNextAttemptGoesOnWithTheUpperOnTheSameRootOnly) {
   ASSERT_EQ(store_->Of(kOwner, 7).size(), 1u);
   EXPECT_EQ(store_->Of(kOwner, 7)[0].attempt(), 2u);
   store_->Expire();
-  EXPECT_FALSE(PathExists(store_->PathOf(kOwner, 7, 1)));
+  EXPECT_FALSE(PathExists(store_->PathOf(kOwner, {7, 1})));
 }
 
 }  // namespace

@@ -4,8 +4,11 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <cstring>
+
 #include "base/escape.h"
 #include "base/files.h"
+#include "node/gang/gang.h"
 
 namespace vrun::node {
 namespace {
@@ -20,9 +23,8 @@ std::string MemoryAdvice(const v1::TaskSpec& spec) {
 }
 
 // Killed by the kernel, or by a shell that reports its child's kill.
-bool KilledForMemory(const sandbox::Ending& ending) {
-  if (ending.oom_kills == 0) return false;
-  int status = ending.wait_status;
+bool KilledForMemory(uint64_t oom_kills, int status) {
+  if (oom_kills == 0) return false;
   return (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) ||
          (WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGKILL);
 }
@@ -38,15 +40,48 @@ void SetOutcome(int status, v1::ExitRecord* record) {
   }
 }
 
+int ExitCode(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+
+// The wait status that decides: of a command of several processes, the worst one.
+int DecidingStatus(const EndingFacts& facts) {
+  const std::vector<int>& statuses = facts.ending.ranks;
+  std::optional<int> worst;
+  for (size_t i = 0; i < statuses.size(); ++i) {
+    if (i < facts.ranks.killed.size() && facts.ranks.killed[i]) continue;
+    if (!worst || ExitCode(statuses[i]) > ExitCode(*worst)) worst = statuses[i];
+  }
+  return worst.value_or(facts.ending.wait_status);
+}
+
+void SetRanks(const v1::TaskSpec& spec, const EndingFacts& facts, v1::ExitRecord* record) {
+  const std::vector<int>& statuses = facts.ending.ranks;
+  for (size_t i = 0; i < statuses.size(); ++i) {
+    v1::RankExit* rank = record->add_ranks();
+    rank->set_rank(facts.ranks.first + static_cast<uint32_t>(i));
+    rank->set_node(spec.node());
+    rank->set_exit_code(ExitCode(statuses[i]));
+    rank->set_signal(WIFSIGNALED(statuses[i]) ? WTERMSIG(statuses[i]) : 0);
+    rank->set_killed(i < facts.ranks.killed.size() && facts.ranks.killed[i]);
+  }
+  if (!facts.ranks.first_failed || *facts.ranks.first_failed >= statuses.size()) return;
+  const int status = statuses[*facts.ranks.first_failed];
+  record->set_reason("rank " + std::to_string(facts.ranks.first + *facts.ranks.first_failed) + " on " + spec.node() +
+                     (WIFSIGNALED(status)
+                          ? ": signal " + std::to_string(WTERMSIG(status)) + " (" + ::strsignal(WTERMSIG(status)) + ")"
+                          : ": exit " + std::to_string(WEXITSTATUS(status))));
+}
+
 }  // namespace
 
 v1::ExitRecord JudgeEnding(const v1::TaskSpec& spec, const EndingFacts& facts) {
   v1::ExitRecord record;
-  SetOutcome(facts.ending.wait_status, &record);
+  const int status = DecidingStatus(facts);
+  SetOutcome(status, &record);
+  SetRanks(spec, facts, &record);
   record.set_cpu_us(facts.ending.cpu_us);
   record.set_peak_memory_bytes(facts.ending.peak_memory_bytes);
   record.set_oom_kills(facts.ending.oom_kills);
-  if (KilledForMemory(facts.ending)) {
+  if (KilledForMemory(facts.ending.oom_kills, status)) {
     record.set_kind(v1::ExitRecord::OUT_OF_MEMORY_KILL);
     record.set_exit_code(128 + SIGKILL);
     record.set_signal(SIGKILL);
@@ -79,6 +114,12 @@ v1::ExitRecord JudgeEnding(const v1::TaskSpec& spec, const EndingFacts& facts) {
       // Whatever its exit status: it has not seen the root that it should have seen.
       record.set_kind(v1::ExitRecord::START_FAILED);
       record.set_exit_code(125);
+      record.set_reason(facts.why);
+      break;
+    case Stopped::kGangEnded:
+      // Whatever its exit status: it was told to end. A pod that only waits for other pods has done what it should.
+      if (Gang::ProcessesHere(spec.order()) == 0) break;
+      record.set_kind(v1::ExitRecord::GANG_ENDED);
       record.set_reason(facts.why);
       break;
     case Stopped::kOrphaned: record.set_reason("killed: no node agent came back to it"); break;

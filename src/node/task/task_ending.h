@@ -2,7 +2,10 @@
 // Interprets the end of a command: pure functions from the facts to the exit record, and the record's file.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "proto/supervisor.pb.h"
@@ -12,18 +15,27 @@
 namespace vrun::node {
 
 // Why the supervisor ended a command.
-enum class Stopped { kNot, kTimeLimit, kCancelled, kPreempted, kContentLost, kOrphaned, kNodeStops };
+enum class Stopped { kNot, kTimeLimit, kCancelled, kPreempted, kContentLost, kGangEnded, kOrphaned, kNodeStops };
+
+// The processes of a command that has several.
+struct RankFacts {
+  uint32_t first = 0;        // the rank of the first one
+  std::vector<bool> killed;  // each: told to end, because of another one or together with the whole job
+  std::optional<size_t> first_failed;
+};
 
 struct EndingFacts {
   Stopped stopped = Stopped::kNot;
   int cancel_signal = 0;
   sandbox::Ending ending;
-  std::string why = {};  // reason of kPreempted and kContentLost, as text for people
+  std::string why = {};  // reason of kPreempted, kContentLost and kGangEnded, as text for people
   bool warned = false;   // Scheduling.signal was sent before the time limit
+  RankFacts ranks = {};
 };
 
-// Sets kind, exit_code (vrun's exit code: 128+n, 124, 137, ...), signal, reason and usage. The caller sets times and
-// names.
+// Sets kind, exit_code (vrun's exit code: 128+n, 124, 137, ...), signal, reason, ranks and usage. The caller sets times
+// and names. Of several processes, the highest exit code of those that were not killed counts, and the reason is the
+// first failure.
 v1::ExitRecord JudgeEnding(const v1::TaskSpec& spec, const EndingFacts& facts);
 v1::ExitRecord JudgeStartFailure(const sandbox::StartFailure& failure);
 

@@ -17,6 +17,7 @@
 #include "base/heap.h"
 #include "base/io/event_loop.h"
 #include "base/log.h"
+#include "node/gang/job_client.h"
 #include "node/task/task_supervisor.h"
 #include "sandbox/cgroup.h"
 #include "sandbox/sandbox.h"
@@ -95,6 +96,8 @@ int Run(Arguments arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A job finds this program under other names (sandbox::Spec::program).
+  if (argc > 0 && vrun::node::IsJobClient(argv[0])) return vrun::node::JobClientMain(argc, argv);
   vrun::KeepFreedMemory();
   if (argc == 2 && std::strcmp(argv[1], "--version") == 0) {
     std::printf("vrund-task %s\n", VRUN_VERSION);

@@ -2,27 +2,68 @@
 #include "node/task/task_spec.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/hash/digest.h"
+#include "node/gang/gang.h"
+#include "node/gang/gang_environment.h"
 
 namespace vrun::node {
 namespace {
 
 bool IsCString(const std::string& s) { return s.find('\0') == std::string::npos; }
 
-void SetVariable(std::vector<std::string>* environment, const std::string& name, const std::string& value) {
-  std::string prefix = name + "=";
-  std::erase_if(*environment, [&](const std::string& e) { return e.rfind(prefix, 0) == 0; });
-  environment->push_back(prefix + value);
-}
-
 uint16_t Clip(uint32_t n) { return static_cast<uint16_t>(std::min<uint32_t>(n, UINT16_MAX)); }
 
+// This program's path. Not /proc/self/exe itself: that is in the mount namespace of the agent, whose mounts cannot be
+// copied from here. After an upgrade it is the new program.
+std::string OwnProgram() {
+  char path[PATH_MAX];
+  const ssize_t n = ::readlink("/proc/self/exe", path, sizeof path);
+  if (n <= 0 || static_cast<size_t>(n) == sizeof path) return "";
+  std::string program(path, static_cast<size_t>(n));
+  constexpr std::string_view kReplaced = " (deleted)";
+  if (program.ends_with(kReplaced)) program.resize(program.size() - kReplaced.size());
+  return program;
+}
+
+// What distinguishes a pod of a gang from the sandbox of a single process.
+Status AddGang(const v1::TaskSpec& in, sandbox::Spec* out) {
+  const v1::StartAttempt& order = in.order();
+  const Gang gang(order, in.node());
+  if (!Gang::Is(order)) {
+    SetArrayEnvironment(in, gang, &out->environment);
+    return {};
+  }
+  const uint32_t processes = Gang::ProcessesHere(order);
+  if (processes > sandbox::kMostRanks) {
+    return Error(Code::kInvalid, std::to_string(processes) + " processes in a pod: at most " +
+                                     std::to_string(sandbox::kMostRanks) + ": use more pods");
+  }
+  if (out->hostname.empty()) out->hostname = gang.here().host_name;
+  std::vector<std::vector<std::string>> environments = GangEnvironments(in, gang, out->environment);
+  out->environment = std::move(environments[0]);
+  out->more_ranks.assign(std::make_move_iterator(environments.begin() + 1),
+                         std::make_move_iterator(environments.end()));
+  out->idle = processes == 0;
+  // Only one process can own the terminal, as with srun --pty.
+  if (gang.pod() != 0) out->terminal = false;
+  out->files.push_back({kMembersPath, gang.MembersJson() + "\n"});
+  out->files.push_back({kHostfilePath, Hostfile(order, gang)});
+  out->files.push_back({kHydraHostsPath, HydraHosts(order, gang)});
+  return {};
+}
+
 }  // namespace
+
+std::string CheckpointDirectory(const std::string& working_directory, uint64_t job) {
+  return working_directory + (working_directory.ends_with('/') ? "" : "/") + ".vrun/ckpt/" + std::to_string(job);
+}
 
 std::string GroupName(const v1::TaskSpec& in) {
   struct stat st {};
@@ -46,6 +87,9 @@ Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) 
   out.limits.milli_cpus = run.resources().milli_cpus();
   out.limits.cpus.assign(in.cpus().begin(), in.cpus().end());
   out.hosts = in.hosts();
+  out.gate = in.wait_for_go();
+  out.job_socket = true;
+  out.program = OwnProgram();
   out.limits.pids = run.resources().pids() != 0 ? run.resources().pids() : kDefaultPids;
   out.hostname = command.hostname();
   out.argv.assign(command.argv().begin(), command.argv().end());
@@ -104,6 +148,10 @@ Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) 
     SetVariable(&out.environment, "VRUN_END_TIME",
                 std::to_string(WallMicros() / 1000000 + static_cast<int64_t>(run.scheduling().limit_s())));
   }
+  if (!run.scheduling().team().empty()) SetVariable(&out.environment, "VRUN_TEAM", run.scheduling().team());
+  SetVariable(&out.environment, "VRUN_JOB_SOCKET", sandbox::kJobSocketPath);
+  SetVariable(&out.environment, "VRUN_CKPT_DIR", CheckpointDirectory(out.working_directory, placement.job()));
+  if (Gang::Is(in.order()) || in.order().parent_array() != 0) VRUN_TRY(AddGang(in, &out));
   return out;
 }
 

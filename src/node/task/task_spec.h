@@ -18,11 +18,15 @@ inline constexpr uint64_t kDefaultPids = 32768;
 // Maps home's ids to the node's.
 IdMap IdsOf(const v1::TaskSpec& spec);
 
+// Where the programs of a job keep their checkpoints (VRUN_CKPT_DIR), the same for all attempts.
+std::string CheckpointDirectory(const std::string& working_directory, uint64_t job);
+
 // The name of the task's control groups. Nodes on one host (test clusters, clusters of two users) may have jobs with
 // the same number, so the name depends on the task's directory, which must exist.
 std::string GroupName(const v1::TaskSpec& spec);
 
-// Validates the wire's spec (kInvalid) and adds the VRUN_ variables to the environment. Leaves out the group name,
+// Validates the wire's spec (kInvalid) and adds the VRUN_ variables to the environment, and those of a distributed job
+// to that of each process. Leaves out the group name,
 // which needs the directory.
 Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& spec, int64_t grace_micros);
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/task/task_supervisor.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,6 +16,7 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "node/gang/gang.h"
 #include "node/task/task_spec.h"
 
 namespace vrun::node {
@@ -31,12 +34,36 @@ int64_t LastMoments(int64_t limit, int64_t notice) {
   return last;
 }
 
+// A program may say SAVED=1 as often as it likes.
+constexpr int64_t kBetweenWords = kSecond;
+
+constexpr uint64_t kRankWindows = 4 * kStreamWindow;  // of all processes together, for each kind of output
+
+// Each process has six ends of pipes here. The command's own limit comes with its request.
+void RaiseFileLimit() {
+  rlimit limit;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  static_cast<void>(::setrlimit(RLIMIT_NOFILE, &limit));
+}
+
+v1::StreamId StreamOf(size_t rank, v1::StreamId which) {
+  return rank == 0 ? which : static_cast<v1::StreamId>(v1::FIRST_OF_RANKS + 3 * static_cast<int>(rank) + which);
+}
+
 }  // namespace
 
 TaskSupervisor::TaskSupervisor(EventLoop* loop, TaskOptions options, sandbox::CgroupHost cgroups)
     : loop_(loop),
       options_(options),
       cgroups_(std::move(cgroups)),
+      job_link_(loop, {.send =
+                           [this](const v1::TaskDown& down) {
+                             if (connection_) Send(down);
+                             return static_cast<bool>(connection_);
+                           },
+                       .on_saved = [this] { OnSaved(); },
+                       .writer = [this](bool error) { return WriterOf(error); }}),
       stdout_(loop, [this] { Pump(); }),
       stderr_(loop, [this] { Pump(); }),
       stdin_(loop, [this] { AcknowledgeInput(); }) {}
@@ -51,7 +78,8 @@ void TaskSupervisor::Serve(UniqueFd connection) { Use(std::move(connection)); }
 
 void TaskSupervisor::Use(UniqueFd socket) {
   loop_->Cancel(orphan_timer_);
-  attached_ = told_started_ = told_exited_ = false;
+  attached_ = told_started_ = told_exited_ = told_ready_ = false;
+  told_saved_us_ = 0;
   connection_ = std::make_unique<TaskConnection>(
       loop_, std::move(socket),
       TaskConnection::Events{.on_frame = [this](Frame frame) { OnFrame(std::move(frame)); },
@@ -132,7 +160,7 @@ void TaskSupervisor::OnUp(v1::TaskUp up) {
     case v1::TaskUp::kCloseOutput: {
       OutputPump* output = Output(up.close_output().stream());
       // A terminal is both input and output and cannot be half closed.
-      if (output == nullptr || Run().command().terminal()) return;
+      if (output == nullptr || (HasTerminal() && up.close_output().stream() <= v1::STDERR)) return;
       output->Close();
       return Pump();
     }
@@ -140,6 +168,8 @@ void TaskSupervisor::OnUp(v1::TaskUp up) {
     case v1::TaskUp::kRelease:
       if (!record_) return Fail(Error(Code::kInvalid, "release of a task that has not ended"));
       return Leave(true);
+    case v1::TaskUp::kGo: go_ = true; return LetGo();
+    case v1::TaskUp::kExec: return job_link_.OnExec(up.exec());
     case v1::TaskUp::BODY_NOT_SET:
       return Fail(Error(Code::kUnsupported, "a message of a kind that this node does not know: update the node"));
   }
@@ -160,7 +190,12 @@ void TaskSupervisor::Attach(const v1::Attach& attach) {
   attached_ = true;
   told_started_ = told_exited_ = false;
   if (record_ && !writes_.begun()) BeginWrites();  // it failed before and is tried again
-  if (attach.detached()) static_cast<void>(stdin_.Receive(stdin_.window()->received(), "", true));
+  if (attach.detached()) {
+    static_cast<void>(stdin_.Receive(stdin_.window()->received(), "", true));
+    for (auto& [id, input] : more_inputs_) {
+      if (id >= v1::FIRST_OF_RANKS) static_cast<void>(input->Receive(input->window()->received(), "", true));
+    }
+  }
   v1::TaskDown down;
   down.mutable_attached()->set_input_offset(stdin_.window()->received());
   down.mutable_attached()->set_started(started_);
@@ -218,6 +253,7 @@ void TaskSupervisor::Begin(Frame frame) {
   Status started = StartCommand(*spec_, std::move(views));
   loop_->Post([this] { Settle(); });
   if (started) return;
+  job_link_.End();
   sandbox_.reset();
   Record(JudgeStartFailure({sandbox::StartFailure::Kind::kFailed, started.error().message()}));
 }
@@ -233,6 +269,7 @@ Status TaskSupervisor::StartCommand(const v1::TaskSpec& in, sandbox::RootViews v
                                                   return PrepareUpper(upper, lower, apart);
                                                 }));
   notices_ = sandbox_->notices();
+  job_link_.Begin(&*spec_, sandbox_.get());
   VRUN_TRY(loop_->Add(sandbox_->start_fd(), EPOLLIN, [this](uint32_t) { OnStart(); }));
   VRUN_TRY(loop_->Add(sandbox_->control_fd(), EPOLLIN, [this](uint32_t) { OnControl(); }));
   return loop_->Add(sandbox_->pidfd(), EPOLLIN, [this](uint32_t) { OnGone(); });
@@ -243,21 +280,17 @@ void TaskSupervisor::OnStart() {
   if (std::optional<sandbox::StartFailure> failure = sandbox_->FinishStart()) {
     loop_->Remove(sandbox_->control_fd());
     loop_->Remove(sandbox_->pidfd());
+    job_link_.End();
     sandbox_.reset();
     if (stopped_ == Stopped::kNot) return Record(JudgeStartFailure(*failure));
     return Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, {.wait_status = SIGKILL}, why_, warned_}));
   }
+  if (spec_->wait_for_go() && !let_go_) return;  // killed while it waited
   started_ = true;
   started_us_ = WallMicros();
-  bool terminal = Run().command().terminal();
-  UniqueFd output = sandbox_->TakeOutput();
-  if (terminal) terminal_ = output.get();
-  stdout_.Start(std::move(output));
-  stderr_.Start(sandbox_->TakeError());
-  stdin_.Start(sandbox_->TakeInput(), terminal);
-  for (auto& [id, output] : more_outputs_) output->Start(sandbox_->TakeDescriptor(static_cast<uint32_t>(id)));
-  for (auto& [id, input] : more_inputs_) input->Start(sandbox_->TakeDescriptor(static_cast<uint32_t>(id)), false);
+  StartStreams();
   Tell();
+  job_link_.Started();
   for (const v1::SendSignal& s : early_signals_) sandbox_->Signal(s.signal());
   early_signals_.clear();
   if (const int signal = sandbox_->TakeStop(); signal != 0) OnCommandStopped(signal);
@@ -313,6 +346,10 @@ void TaskSupervisor::Signal(const v1::SendSignal& request) {
     if (why_.empty()) why_ = request.preempted();
     return Stop(Stopped::kPreempted, request.signal());
   }
+  if (!request.gang_ended().empty()) {
+    if (why_.empty()) why_ = request.gang_ended();
+    return Stop(Stopped::kGangEnded, request.signal());
+  }
   if (!request.content_lost().empty()) {
     if (why_.empty()) why_ = request.content_lost();
     return Stop(Stopped::kContentLost, request.signal());
@@ -334,6 +371,10 @@ void TaskSupervisor::Stop(Stopped why, int signal) {
   const bool own = why == Stopped::kPreempted && signal == Run().scheduling().signal();
   if (own) {
     SendEndSignal();
+  } else if (sandbox_->spec().idle) {
+    // Nobody else ends what other pods have started here, and there is no command whose end would be the pod's.
+    sandbox_->Signal(signal, sandbox::Sandbox::Target::kAll);
+    sandbox_->EndWhenEmpty();
   } else {
     sandbox_->Signal(signal);
   }
@@ -361,6 +402,13 @@ void TaskSupervisor::Terminate() {
 
 void TaskSupervisor::OnControl() {
   bool ended = sandbox_->ReadControl().has_value();
+  if (sandbox_->TakePrepared()) {
+    prepared_ = true;
+    LetGo();
+    Tell();
+  }
+  for (const sandbox::ProcessEnd& end : sandbox_->TakeRankEnds()) OnRankEnd(end);
+  job_link_.OnControl();
   if (sandbox_->control_closed()) loop_->Remove(sandbox_->control_fd());
   if (ended) return Ended();
   if (const int signal = sandbox_->TakeStop(); signal != 0) OnCommandStopped(signal);
@@ -368,7 +416,7 @@ void TaskSupervisor::OnControl() {
 
 // Without a terminal, whoever stopped the command knows it and continues it.
 void TaskSupervisor::OnCommandStopped(int signal) {
-  if (!Run().command().terminal()) return;
+  if (!HasTerminal()) return;
   stopped_by_ = signal;
   if (!attached_) return;  // sent at the next Attach
   v1::TaskDown down;
@@ -380,18 +428,61 @@ void TaskSupervisor::OnGone() {
   loop_->Remove(sandbox_->pidfd());
   if (!sandbox_->control_closed()) loop_->Remove(sandbox_->control_fd());
   sandbox::Ending ending = sandbox_->Reap();
+  for (const sandbox::ProcessEnd& end : sandbox_->TakeRankEnds()) ranks_->OnEnd(end, stopped_ != Stopped::kNot);
   if (!record_) {
     if (!started_ && sandbox_->start_fd() >= 0) loop_->Remove(sandbox_->start_fd());
     Drain();
-    Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, ending, why_, warned_}));
+    Record(JudgeEnding(*spec_, Facts(ending)));
   }
+  job_link_.End();
   sandbox_.reset();
 }
 
 void TaskSupervisor::Ended() {
   if (record_) return;
   Drain();
-  Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, *sandbox_->ReadControl(), why_, warned_}));
+  Record(JudgeEnding(*spec_, Facts(*sandbox_->ReadControl())));
+}
+
+EndingFacts TaskSupervisor::Facts(const sandbox::Ending& ending) const {
+  EndingFacts facts{stopped_, cancel_signal_, ending, why_, warned_};
+  if (ranks_) facts.ranks = ranks_->facts();
+  return facts;
+}
+
+void TaskSupervisor::LetGo() {
+  if (!prepared_ || !go_ || let_go_ || !sandbox_) return;
+  let_go_ = true;
+  sandbox_->Go();
+}
+
+void TaskSupervisor::OnRankEnd(const sandbox::ProcessEnd& end) {
+  if (!ranks_) return;
+  switch (ranks_->OnEnd(end, stopped_ != Stopped::kNot)) {
+    case TaskRanks::Then::kNothing: return;
+    case TaskRanks::Then::kEndOthers: return EndRanks();
+    case TaskRanks::Then::kWaitForOthers:
+      late_timer_ = loop_->After(ranks_->wait_s() * kSecond, [this] {
+        if (sandbox_ && !record_ && ranks_->OthersAreLate()) EndRanks();
+      });
+  }
+}
+
+// Those that are left: one has failed, or they are late.
+void TaskSupervisor::EndRanks() {
+  sandbox_->Signal(SIGTERM);
+  sandbox_->Signal(SIGCONT);
+  if (kill_timer_ != 0) return;
+  kill_timer_ = loop_->After(options_.grace_micros, [this] {
+    if (sandbox_ && !record_) sandbox_->Kill();
+  });
+}
+
+void TaskSupervisor::OnSaved() {
+  saved_us_ = WallMicros();
+  // It has done what the grace is for.
+  if (stopped_ == Stopped::kPreempted && sandbox_ && !record_) sandbox_->Kill();
+  if (saved_timer_ == 0) Tell();
 }
 
 // Sends the rest of the output while the record is written.
@@ -400,14 +491,20 @@ void TaskSupervisor::Drain() {
   stderr_.Drain();
   for (auto& [id, output] : more_outputs_) output->Drain();
   terminal_ = -1;
+  job_link_.Drain();
   Pump();
 }
 
 void TaskSupervisor::Record(v1::ExitRecord record) {
-  for (EventLoop::TimerId timer : {warn_timer_, limit_timer_, end_timer_, term_timer_, kill_timer_})
+  for (EventLoop::TimerId timer :
+       {warn_timer_, limit_timer_, end_timer_, term_timer_, kill_timer_, late_timer_, saved_timer_})
     loop_->Cancel(timer);
+  job_link_.End();
   record.set_job(Place().job());
   record.set_attempt(Place().attempt());
+  record.set_pod(Place().pod());
+  record.set_saved_us(saved_us_);
+  if (ranks_ && record.reason().empty()) record.set_reason(ranks_->late());
   record.set_started_us(started_us_);
   record.set_ended_us(WallMicros());
   record.set_node(spec_->node());
@@ -460,6 +557,7 @@ void TaskSupervisor::GoOnKeeping() {
   v1::Kept kept;
   kept.set_job(Place().job());
   kept.set_attempt(Place().attempt());
+  kept.set_pod(Place().pod());
   kept.set_kept_us(WallMicros());
   kept.set_root(spec_->kept_root());
   kept.set_continues(spec_->continues());
@@ -483,6 +581,7 @@ void TaskSupervisor::Leave(bool remove) {
   if (sandbox_) {
     if (!sandbox_->control_closed()) loop_->Remove(sandbox_->control_fd());
     loop_->Remove(sandbox_->pidfd());
+    job_link_.End();
     sandbox_.reset();  // waits for init to exit, removes the control groups
   }
   if (spec_) {
@@ -510,6 +609,55 @@ void TaskSupervisor::MakeStreams() {
     else
       more_inputs_[id] = std::make_unique<InputPump>(loop_, [this, id] { AcknowledgeInput(id); });
   }
+  const size_t ranks = std::min<size_t>(Gang::ProcessesHere(spec_->order()), sandbox::kMostRanks);
+  if (ranks < 2) return;
+  ranks_.emplace(spec_->order());
+  RaiseFileLimit();
+  for (size_t rank = 1; rank < ranks; ++rank) {
+    const v1::StreamId in = StreamOf(rank, v1::STDIN);
+    more_inputs_[in] = std::make_unique<InputPump>(loop_, [this, in] { AcknowledgeInput(in); });
+    for (v1::StreamId which : {v1::STDOUT, v1::STDERR}) {
+      more_outputs_[StreamOf(rank, which)] = std::make_unique<OutputPump>(loop_, [this] { Pump(); });
+    }
+  }
+  const uint64_t limit = std::clamp<uint64_t>(kRankWindows / ranks, kStreamMessage, kStreamWindow);
+  stdout_.window()->SetLimit(limit);
+  stderr_.window()->SetLimit(limit);
+  for (auto& [id, output] : more_outputs_) output->window()->SetLimit(limit);
+}
+
+void TaskSupervisor::StartStreams() {
+  UniqueFd output = sandbox_->TakeOutput();
+  if (HasTerminal()) terminal_ = output.get();
+  stdout_.Start(std::move(output));
+  stderr_.Start(sandbox_->TakeError());
+  stdin_.Start(sandbox_->TakeInput(), HasTerminal());
+  for (const v1::Descriptor& d : Run().command().descriptors()) {
+    const auto id = static_cast<v1::StreamId>(d.number());
+    if (d.output())
+      more_outputs_[id]->Start(sandbox_->TakeDescriptor(d.number()));
+    else
+      more_inputs_[id]->Start(sandbox_->TakeDescriptor(d.number()), false);
+  }
+  for (size_t rank = 1; rank <= sandbox_->spec().more_ranks.size(); ++rank) {
+    sandbox::ProcessStreams streams = sandbox_->TakeStreamsOf(rank);
+    more_outputs_[StreamOf(rank, v1::STDOUT)]->Start(std::move(streams.output));
+    more_outputs_[StreamOf(rank, v1::STDERR)]->Start(std::move(streams.error));
+    more_inputs_[StreamOf(rank, v1::STDIN)]->Start(std::move(streams.input), false);
+  }
+}
+
+// For a process of another pod: the streams of this pod's first one, unless nobody reads them any more.
+UniqueFd TaskSupervisor::WriterOf(bool error) {
+  UniqueFd writer;
+  const int ours = error ? stderr_.fd() : stdout_.fd();
+  if (terminal_ >= 0) {
+    writer.Reset(::ioctl(terminal_, TIOCGPTPEER, O_WRONLY | O_NOCTTY | O_CLOEXEC));
+  } else if (ours >= 0) {
+    writer.Reset(::open(("/proc/self/fd/" + std::to_string(ours)).c_str(), O_WRONLY | O_CLOEXEC));
+  }
+  if (!writer) writer.Reset(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  return writer;
 }
 
 void TaskSupervisor::CloseStreams() {
@@ -561,6 +709,22 @@ void TaskSupervisor::Tell() {
       Send(down);
     }
   }
+  if (prepared_ && !go_ && !told_ready_) {
+    told_ready_ = true;
+    down.set_ready(true);
+    Send(down);
+  }
+  if (saved_us_ > told_saved_us_) {
+    told_saved_us_ = saved_us_;
+    down.mutable_word()->set_saved(true);
+    down.mutable_word()->set_at_us(saved_us_);
+    Send(down);
+    loop_->Cancel(saved_timer_);
+    saved_timer_ = loop_->After(kBetweenWords, [this] {
+      saved_timer_ = 0;
+      Tell();
+    });
+  }
   if (started_ && !told_started_) {
     told_started_ = true;
     down.mutable_started();
@@ -587,6 +751,18 @@ bool TaskSupervisor::PumpOutput(OutputPump* pump, v1::StreamId id) {
   return true;
 }
 
+// Each once, from the one after the last that had its turn: they may be many.
+bool TaskSupervisor::PumpMoreOutputs() {
+  bool any = false;
+  for (size_t i = 0; i < more_outputs_.size() && connection_->room(); ++i) {
+    auto next = more_outputs_.upper_bound(last_pumped_);
+    if (next == more_outputs_.end()) next = more_outputs_.begin();
+    last_pumped_ = next->first;
+    any |= PumpOutput(next->second.get(), next->first);
+  }
+  return any;
+}
+
 bool TaskSupervisor::PumpWrites() {
   if (!told_exited_) return false;
   Result<std::optional<v1::TaskDown>> next = writes_.Next();
@@ -608,7 +784,7 @@ void TaskSupervisor::Pump() {
   for (bool any = true; any && connection_->room();) {
     any = PumpOutput(&stdout_, v1::STDOUT);
     any |= PumpOutput(&stderr_, v1::STDERR);
-    for (auto& [id, output] : more_outputs_) any |= PumpOutput(output.get(), id);
+    any |= PumpMoreOutputs();
     Tell();
   }
   while (attached_ && connection_->room() && PumpWrites()) {

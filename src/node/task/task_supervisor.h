@@ -12,6 +12,8 @@
 //                     agent.
 //   the end           the command exits → everything else inside is killed → the record is on disk → it is sent → the
 //                     writes go home → Release → the task directory is removed.
+//   the gate          (TaskSpec.wait_for_go) the sandbox is complete → Ready, at each connection → TaskUp.go → the
+//                     command starts.
 //   SIGTERM           (the node stops) kills the task and leaves record and upper on disk, as above.
 //
 // Loop thread only.
@@ -27,8 +29,10 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "node/carry/kept_series.h"
+#include "node/task/job_link.h"
 #include "node/task/task_connection.h"
 #include "node/task/task_ending.h"
+#include "node/task/task_ranks.h"
 #include "node/task/task_streams.h"
 #include "node/task/task_writes.h"
 #include "proto/supervisor.pb.h"
@@ -71,11 +75,17 @@ class TaskSupervisor {
   void Begin(Frame frame);
   const v1::RunSpec& Run() const { return spec_->order().spec(); }
   const v1::Placement& Place() const { return spec_->order().placement(); }
+  bool HasTerminal() const { return Run().command().terminal() && Place().pod() == 0; }
   Status StartCommand(const v1::TaskSpec& spec, sandbox::RootViews views);
+  void LetGo();  // if all is prepared, and the controller has said so
   void OnStart();
   void OnControl();
+  void OnRankEnd(const sandbox::ProcessEnd& end);
+  void EndRanks();
+  void OnSaved();
   void OnCommandStopped(int signal);
   void OnGone();
+  EndingFacts Facts(const sandbox::Ending& ending) const;
   void Signal(const v1::SendSignal& request);
   void Stop(Stopped why, int signal);
   void ArmLimit();
@@ -92,10 +102,13 @@ class TaskSupervisor {
   // streams
   void Pump();
   bool PumpOutput(OutputPump* pump, v1::StreamId id);
+  bool PumpMoreOutputs();
   bool PumpWrites();
   void AcknowledgeInput(v1::StreamId id = v1::STDIN);
   InputPump* Input(v1::StreamId id);
   void MakeStreams();
+  void StartStreams();
+  UniqueFd WriterOf(bool error);
   void CloseStreams();
   bool OutputEndSent();
   OutputPump* Output(v1::StreamId id);
@@ -108,7 +121,7 @@ class TaskSupervisor {
 
   std::unique_ptr<TaskConnection> connection_;
   UniqueFd listener_;
-  bool attached_ = false, told_started_ = false, told_exited_ = false, told_notices_ = false;
+  bool attached_ = false, told_started_ = false, told_exited_ = false, told_notices_ = false, told_ready_ = false;
   EventLoop::TimerId orphan_timer_ = 0;
 
   std::optional<v1::TaskSpec> spec_;
@@ -117,13 +130,19 @@ class TaskSupervisor {
   std::vector<std::string> notices_;
   bool started_ = false;
   int64_t started_us_ = 0;
-  std::vector<v1::SendSignal> early_signals_;  // received before the command runs
+  bool prepared_ = false, go_ = false, let_go_ = false;  // the gate
+  std::vector<v1::SendSignal> early_signals_;            // received before the command runs
   std::optional<v1::TerminalSize> early_size_;
   Stopped stopped_ = Stopped::kNot;
   int cancel_signal_ = 0;
   std::string why_;                                                      // why it was stopped, as text for people
   EventLoop::TimerId warn_timer_ = 0, limit_timer_ = 0, end_timer_ = 0;  // timers of the time limit
   EventLoop::TimerId term_timer_ = 0, kill_timer_ = 0;                   // timers of a task that was told to exit
+  std::optional<TaskRanks> ranks_;                                       // if the command has several processes
+  EventLoop::TimerId late_timer_ = 0;
+  JobLink job_link_;
+  int64_t saved_us_ = 0, told_saved_us_ = 0;  // the program's last SAVED=1, and the one that the agent knows
+  EventLoop::TimerId saved_timer_ = 0;
   bool warned_ = false;  // the job's own signal was sent before the time limit
   std::optional<v1::ExitRecord> record_;
   bool leaving_ = false, remove_ = false;
@@ -131,10 +150,12 @@ class TaskSupervisor {
   OutputPump stdout_, stderr_;
   InputPump stdin_;
   // Descriptors of the command above 2.
+  // Also the streams of the command's further processes.
   std::map<v1::StreamId, std::unique_ptr<OutputPump>> more_outputs_;
   std::map<v1::StreamId, std::unique_ptr<InputPump>> more_inputs_;
-  int stopped_by_ = 0;  // the signal that stopped the command; 0: not stopped
-  int terminal_ = -1;   // the master side, owned by stdout_
+  v1::StreamId last_pumped_ = v1::STDIN;  // of more_outputs_
+  int stopped_by_ = 0;                    // the signal that stopped the command; 0: not stopped
+  int terminal_ = -1;                     // the master side, owned by stdout_
   TaskWrites writes_;
   std::unique_ptr<KeptWriter> keeping_;  // set while the writes are copied to the kept store
 };

@@ -204,7 +204,9 @@ TEST_F(TaskTest, EnvironmentIsExact) {
   Outcome& o = task_->Run();
   std::string id = std::to_string(task_->place().job());
   EXPECT_EQ("PATH=/usr/bin:/bin\nA=1\nB=x=y z\nEMPTY=\nBYTES=\xff\n\x01\nVRUN_JOB_ID=" + id +
-                "\nVRUN_TASK=0\nVRUN_POOL=local\nVRUN_NODELIST=n1\nVRUN_RESTART_COUNT=2\nVRUN_GRACE_S=30\n",
+                "\nVRUN_TASK=0\nVRUN_POOL=local\nVRUN_NODELIST=n1\nVRUN_RESTART_COUNT=2\nVRUN_GRACE_S=30\nVRUN_JOB_"
+                "SOCKET=/run/vrun/job.sock\nVRUN_CKPT_DIR=/.vrun/ckpt/" +
+                id + "\n",
             o.out);
 }
 

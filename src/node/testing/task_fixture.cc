@@ -161,6 +161,18 @@ void TaskProcess::Signal(int signal, bool cancel) {
   Send(up);
 }
 
+void TaskProcess::Go() {
+  v1::TaskUp up;
+  up.set_go(true);
+  Send(up);
+}
+
+void TaskProcess::Exec(const v1::ExecInPod& exec) {
+  v1::TaskUp up;
+  *up.mutable_exec() = exec;
+  Send(up);
+}
+
 void TaskProcess::Ack(v1::StreamId stream, uint64_t offset) {
   v1::TaskUp up;
   up.mutable_ack()->set_stream(stream);
@@ -177,7 +189,7 @@ void TaskProcess::Release() {
 void TaskProcess::Disconnect() { socket_.Reset(); }
 
 void TaskProcess::Reconnect() {
-  attached = exited = started = out_eof = err_eof = false;
+  attached = exited = started = ready = out_eof = err_eof = false;
   ASSERT_TRUE(Eventually([&] {
     Result<UniqueFd> fd = ConnectUnix(directory() + "/sock");
     if (fd) socket_ = *std::move(fd);
@@ -242,6 +254,9 @@ std::optional<v1::TaskDown> TaskProcess::Receive() {
       break;
     case v1::TaskDown::kWriteBackEnd: outcome.write_end = true; break;
     case v1::TaskDown::kError: outcome.errors.push_back(down.error().message()); break;
+    case v1::TaskDown::kReady: ready = true; break;
+    case v1::TaskDown::kWord: words.push_back(down.word()); break;
+    case v1::TaskDown::kExec: execs.push_back(down.exec()); break;
     case v1::TaskDown::kNotice: outcome.notices.push_back(down.notice().text()); break;
     default: ADD_FAILURE() << "unknown message"; break;
   }

@@ -70,6 +70,8 @@ class TaskProcess {
   void Input(const std::string& data, bool end, bool peeked = false);
   void InputOf(v1::StreamId stream, const std::string& data, bool end);  // the whole input
   void Signal(int signal, bool cancel = false);
+  void Go();
+  void Exec(const v1::ExecInPod& exec);
   void Ack(v1::StreamId stream, uint64_t offset);
   void Release();
   // Simulates an agent that dies and is replaced.
@@ -89,7 +91,9 @@ class TaskProcess {
   void WaitForEnd();
 
   Outcome outcome;
-  bool started = false;
+  bool started = false, ready = false;
+  std::vector<v1::JobWord> words;
+  std::vector<v1::ExecInPod> execs;
   uint64_t input_acknowledged = 0, input_wanted = 0;
   std::optional<uint64_t> input_taken;
   std::map<int, std::string> more;  // output of descriptors above 2
