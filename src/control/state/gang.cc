@@ -144,6 +144,7 @@ bool RunsAgain(const JobRow& job) {
              (job.scheduling.requeue() || std::none_of(job.pods.begin(), job.pods.end(), HasRun));
     case Ending::kPodLost: return job.scheduling.requeue();
     case Ending::kFailed:
+    case Ending::kLauncherOver:
     case Ending::kStragglers:
     case Ending::kPodGone: break;
   }
@@ -188,6 +189,7 @@ v1::JobState EndOf(const JobRow& job, std::string* reason) {
     *reason = "could not be started " + std::to_string(kMostFailedStarts) + " times: " + job.failure;
   }
   if (gone || job.ending == Ending::kStragglers) return v1::FAILED;
+  if (job.ending == Ending::kLauncherOver) return EndOf(job.pods[0], reason);
   if (!job.failure.empty()) {
     std::string unused;
     return EndOf(job.pods[std::min<size_t>(job.failed_pod, job.pods.size() - 1)], &unused);
@@ -243,6 +245,7 @@ std::string ExitOf(const JobRow& job) {
     for (const std::string& path : r.conflict()) {
       if (whole.conflict_size() < 16) whole.add_conflict(path);
     }
+    if (job.gang.launcher() && i > 0) continue;  // it has no rank
     whole.mutable_ranks()->MergeFrom(r.ranks());
     if (r.ranks_size() > 0) continue;
     for (uint32_t rank = 0; rank < RanksPerPod(job); ++rank) {

@@ -172,6 +172,26 @@ TEST_F(GangTest, TwoPodsMayShareANode) {
   ExpectAllIsFree();
 }
 
+// As for mpirun: only the first pod has a command, the others wait for what it starts in them.
+TEST_F(GangTest, TheJobOfALauncherEndsWithItsCommand) {
+  for (const int status : {0, 4}) {
+    sent_.clear();
+    if (status == 0) Cluster(3);
+    v1::SubmitRequest request = GangJob("r" + std::to_string(status), 3, 3);
+    request.mutable_spec()->mutable_gang()->set_launcher(true);
+    const Pods pods = Running(request);
+    CommandEnds(pods[0], status);
+    EXPECT_EQ(Stopped().size(), 2u);
+    for (const int pod : {1, 2}) {
+      Obeys(pods[pod], v1::ExitRecord::GANG_ENDED);
+      Report(pods[pod].node(), ExitReport(pods[pod], v1::FAILED, v1::ExitRecord::GANG_ENDED, 0));
+    }
+    Ends(pods[0], status);
+    EXPECT_EQ(StateOf(pods[0].job()), status == 0 ? v1::COMPLETED : v1::FAILED);
+    ExpectAllIsFree();
+  }
+}
+
 TEST_F(GangTest, TheFirstFailureEndsTheOthersAndIsNamed) {
   Cluster(3);
   v1::SubmitRequest request = GangJob("r1", 3, 3);

@@ -95,6 +95,12 @@ Status State::SavePod(const JobRow& job, const PodRow& pod) {
 Status State::Cancel(uint64_t id, int32_t signal) {
   JobRow& job = jobs_.at(id);
   if (job.state == v1::PENDING || StartHeldBack(job)) return End(id, v1::CANCELLED, "cancelled while it waited");
+  // Nobody is left who could end it. Should its node come back, it is told to.
+  const bool gone = job.state == v1::LOST && std::all_of(job.pods.begin(), job.pods.end(), [this](const PodRow& pod) {
+                      const auto node = nodes_.find(pod.node);
+                      return IsOver(pod.state) || node == nodes_.end() || node->second.row.lost;
+                    });
+  if (gone) return End(id, v1::CANCELLED, "cancelled after its node was lost: nobody knows what it had come to");
   if (!job.cancelled || job.cancel_signal != signal) {
     job.cancelled = true;
     job.cancel_signal = signal;

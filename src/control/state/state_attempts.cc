@@ -110,11 +110,17 @@ bool State::NoteEnd(JobRow& job, const PodRow& pod, bool all_had_run) {
     if (!job.failure.empty()) return false;
     job.failure = failure;
     job.failed_pod = pod.pod;
+    const bool last = job.gang.launcher() && pod.pod == 0;
     // A pod that sees another one leave may fail. Its gang leaves all the same.
-    if (!job.gang.no_kill() && job.stopping.empty()) EndGang(job, Ending::kFailed, pod.pod, failure);
+    if ((last || !job.gang.no_kill()) && job.stopping.empty()) EndGang(job, Ending::kFailed, pod.pod, failure);
     return true;
   }
-  if (record.kind() != v1::ExitRecord::EXITED || job.gang.wait_s() == 0 || job.first_end_us != 0) return false;
+  if (record.kind() != v1::ExitRecord::EXITED) return false;
+  if (job.gang.launcher() && pod.pod == 0) {
+    EndGang(job, Ending::kLauncherOver, 0, "");
+    return true;
+  }
+  if (job.gang.wait_s() == 0 || job.first_end_us != 0) return false;
   job.first_end_us = clock_->Wall();
   AwaitStragglers(job);
   return true;
@@ -128,7 +134,9 @@ void State::EndGang(JobRow& job, Ending why, uint32_t pod, const std::string& fa
     job.failed_pod = pod;
   }
   stragglers_.erase(job.id);
-  if (IsGang(job)) LogInfo("job {} of {}: its other pods end: {}", job.id, Escape(job.user), failure);
+  if (IsGang(job) && !failure.empty()) {
+    LogInfo("job {} of {}: its other pods end: {}", job.id, Escape(job.user), failure);
+  }
   for (const PodRow& other : job.pods) {
     if (!CommandEnded(other)) SendGangEnd(job, other);
   }

@@ -96,7 +96,7 @@ void State::SendPreempt(const JobRow& job, const PodRow& pod) {
 
 void State::SendGangEnd(const JobRow& job, const PodRow& pod) {
   v1::StopAttempt stop = StopOf(job.id, job.attempt, pod.pod, SIGTERM, kDefaultGraceMillis);
-  stop.set_gang_ended(job.failure);
+  stop.set_gang_ended(job.failure.empty() ? "the command of its first pod has ended" : job.failure);
   outbox_.to_nodes.emplace_back(pod.node, MessageOf(std::move(stop)));
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The life of jobs and nodes, with a manual clock and no network.
+#include <algorithm>
 #include "control/testing/state_testing.h"
 
 namespace vrun::control {
@@ -283,6 +284,21 @@ TEST_F(StateTest, ALostJobMayHaveEndedMeanwhile) {
   Register(back);
   EXPECT_EQ(StateOf(p.job()), v1::FAILED);
   EXPECT_EQ(Event(p.job()).exit().exit_code(), 9);
+}
+
+TEST_F(StateTest, AJobWhoseNodeIsLostCanBeCancelled) {
+  Register(SimpleNode("n1", 1));
+  const auto p = Submit(SimpleJob("r1")).placement();
+  Report("n1", ReportOf(p, v1::RUNNING));
+  PassSeconds(20);
+  EXPECT_TRUE(Transaction([&] { return state_->Cancel(p.job(), 0); }));
+  EXPECT_EQ(StateOf(p.job()), v1::CANCELLED);
+  auto back = SimpleNode("n1", 1);
+  *back.add_attempts() = ReportOf(p, v1::RUNNING);
+  sent_.clear();
+  Register(back);
+  EXPECT_TRUE(std::any_of(sent_.begin(), sent_.end(), [](const auto& m) { return m.second.has_stop(); }))
+      << "what still runs there must end";
 }
 
 TEST_F(StateTest, HeartbeatsKeepANodeAndOurOwnPauseTakesNone) {

@@ -44,11 +44,12 @@ struct PodRow {
 // Why the controller ends an attempt of its own accord. Numbers are stored.
 enum class Ending : uint8_t {
   kNone = 0,
-  kFailed = 1,      // a rank has failed, and the others end with it
-  kStragglers = 2,  // a rank has ended, and the time that the others had since then is over
-  kNotStarted = 3,  // a pod could not be started; the gang may wait again
-  kPodLost = 4,     // the node of a pod is lost or was restarted
-  kPodGone = 5,     // the node of a pod has no record of it
+  kFailed = 1,        // a rank has failed, and the others end with it
+  kStragglers = 2,    // a rank has ended, and the time that the others had since then is over
+  kNotStarted = 3,    // a pod could not be started; the gang may wait again
+  kPodLost = 4,       // the node of a pod is lost or was restarted
+  kPodGone = 5,       // the node of a pod has no record of it
+  kLauncherOver = 6,  // the command of the first pod has ended, and the other pods only waited for it (Gang.launcher)
 };
 
 struct JobRow {
