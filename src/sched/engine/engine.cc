@@ -77,7 +77,7 @@ uint32_t Core::Intern(const JobSpec& spec) {
   auto add = [&key](const std::string& s) { key.append(std::to_string(s.size())).append(1, ':').append(s); };
   auto number = [&key](int64_t n) { key.append(std::to_string(n)).append(1, ';'); };
   add(spec.pool);
-  for (const auto* list : {&spec.gpu_types, &spec.labels, &spec.tolerations}) {
+  for (const auto* list : {&spec.gpu_types, &spec.labels, &spec.tolerations, &spec.nodes, &spec.excluded}) {
     for (const std::string& s : *list) add(s);
     key += '|';
   }
@@ -114,6 +114,8 @@ uint32_t Core::Intern(const JobSpec& spec) {
   state.like.pool = spec.pool;
   state.like.labels = spec.labels;
   state.like.tolerations = spec.tolerations;
+  state.like.nodes = spec.nodes;
+  state.like.excluded = spec.excluded;
   state.like.preemptible = spec.preemptible;
   state.like.may_meet_maintenance = spec.may_meet_maintenance;
   state.like.limit = spec.limit;

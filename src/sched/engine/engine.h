@@ -96,6 +96,7 @@ class Core {
   std::vector<JobId> RunningOn(const std::string& node) const;
   std::vector<Counterfactual> WhatIf(JobId id);
   std::optional<Forecast> ForecastFor(JobId id);
+  Result<Trial> TryJob(const JobSpec& spec);
   // Whether room, usage and phases agree with each other; for tests.
   bool Consistent() const;
 
@@ -143,7 +144,13 @@ class Core {
   void TryElsewhere(const Job& job, std::vector<Counterfactual>* out);
   void TryHigherClass(JobIndex j, std::vector<Counterfactual>* out);
   std::vector<std::pair<Micros, JobIndex>> EndsInOrder() const;
-  bool FitsWithout(JobIndex j, std::span<const std::pair<Micros, JobIndex>> gone);
+  // The place of a job with these needs, if these running jobs were gone.
+  std::optional<Placement> PlaceWithout(const Demand& demand, std::span<const std::pair<Micros, JobIndex>> gone);
+  bool FitsWithout(JobIndex j, std::span<const std::pair<Micros, JobIndex>> gone) {
+    return PlaceWithout(demands_[jobs_[j].demand].demand, gone).has_value();
+  }
+  // `before`: the job that is next in the queue after this one; kNoJob: this one is the last. Fills in the place.
+  std::optional<Forecast> ForecastOf(const Demand& demand, JobIndex before, Placement* place);
 
   // --- engine.cc ---
   void On(const NodeUp& e);

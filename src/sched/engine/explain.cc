@@ -158,7 +158,9 @@ Status Core::Feasible(const JobSpec& spec) const {
   for (const std::string& type : types) {
     bool possible = true;
     for (const Role& role : spec.roles) {
-      const Constraint constraint{spec.pool, role.request.total_milli() > 0 ? type : "", spec.labels, spec.tolerations};
+      const Constraint constraint{
+          spec.pool,    role.request.total_milli() > 0 ? type : "", spec.labels, spec.tolerations, 0, spec.nodes,
+          spec.excluded};
       std::map<Domain, int64_t> pods;
       std::map<std::pair<Domain, Domain>, int64_t> blocks;
       const Level segment_level = std::min(role.segment_level, spec.required);

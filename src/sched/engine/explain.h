@@ -78,6 +78,15 @@ struct Forecast {
 // nullopt when the job does not wait, when a quota blocks it, or when the end of other jobs would not help.
 std::optional<Forecast> ForecastFor(State& state, JobId job);
 
+// What would happen to a job that is not submitted yet, if no other job arrives.
+struct Trial {
+  bool now = false;                  // it would start at once
+  std::vector<PodPlace> pods;        // where: now, or when enough running jobs have ended; empty: nobody knows
+  std::optional<Forecast> forecast;  // when, unless now; nullopt: as in ForecastFor
+};
+// kInvalid: Validate refuses it. Uses the state for trials but changes nothing that affects decisions.
+Result<Trial> TryJob(State& state, const JobSpec& job);
+
 // The last decisions about a known job, oldest first, with its worth at the time.
 std::vector<Decision> Why(const State& state, JobId job);
 

@@ -22,6 +22,7 @@ std::optional<JobView> InspectJob(const State& state, JobId id) {
   view.expected = job->estimate.expected;
   view.learned = job->estimate.source <= 2 || job->estimate.source == 5;
   view.hold_start = job->hold.empty() ? 0 : job->hold_start;
+  for (const NodeId n : job->hold) view.hold_nodes.push_back(state.core().cluster().node(n).spec.name);
   view.preemptions = job->preemptions;
   return view;
 }

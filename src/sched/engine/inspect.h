@@ -23,6 +23,7 @@ struct JobView {
   Micros expected = 0;    // remaining run time, as last estimated
   bool learned = false;   // from past runs of such jobs, not from the owner's estimate or the time it has run
   Micros hold_start = 0;  // when held nodes are expected to be free; 0: it has no hold
+  std::vector<std::string> hold_nodes;
   int32_t preemptions = 0;
 };
 // nullopt when the job is unknown or gone.

@@ -30,7 +30,7 @@ bool Core::OutstaysWindow(const Job& job) const {
 ShapeId Core::ShapeOf(const JobSpec& spec, const Request& request, const std::string& gpu_type) {
   // Pods without GPUs may go anywhere in the pool.
   return cluster_.Shape(request, {spec.pool, request.total_milli() > 0 ? gpu_type : "", spec.labels, spec.tolerations,
-                                  heeds_windows_ ? RunsOf(spec) : 0});
+                                  heeds_windows_ ? RunsOf(spec) : 0, spec.nodes, spec.excluded});
 }
 
 void Core::HeedWindows() {

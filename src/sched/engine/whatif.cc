@@ -15,6 +15,7 @@ constexpr size_t kSingleEnds = 64;
 
 std::vector<Counterfactual> WhatIf(State& state, JobId job) { return state.core().WhatIf(job); }
 std::optional<Forecast> ForecastFor(State& state, JobId job) { return state.core().ForecastFor(job); }
+Result<Trial> TryJob(State& state, const JobSpec& job) { return state.core().TryJob(job); }
 std::vector<Decision> Why(const State& state, JobId job) {
   const Job* j = state.core().Find(job);
   return j == nullptr ? std::vector<Decision>{} : j->decisions;
@@ -140,15 +141,14 @@ std::vector<std::pair<Micros, JobIndex>> Core::EndsInOrder() const {
   return ends;
 }
 
-bool Core::FitsWithout(JobIndex j, std::span<const std::pair<Micros, JobIndex>> gone) {
-  const Demand& demand = demands_[jobs_[j].demand].demand;
+std::optional<Placement> Core::PlaceWithout(const Demand& demand, std::span<const std::pair<Micros, JobIndex>> gone) {
   const size_t mark = cluster_.Mark();
   for (const auto& [in, v] : gone) {
     for (const Room& r : jobs_[v].placement.rooms) cluster_.Release(r);
   }
-  const bool fits = placer_.Place(demand, demand.required).has_value();
+  std::optional<Placement> placed = placer_.Place(demand, demand.required);
   cluster_.Undo(mark);
-  return fits;
+  return placed;
 }
 
 std::vector<Counterfactual> Core::WhatIf(JobId id) {
@@ -175,15 +175,26 @@ std::optional<Forecast> Core::ForecastFor(JobId id) {
   if (j == kNoJob || jobs_[j].phase != Phase::kPending || cluster_.size() == 0) return std::nullopt;
   const Job& job = jobs_[j];
   if (!job.hold.empty()) return Forecast{std::max(job.hold_start, now_), std::max(job.hold_start, now_), 900, 0};
-  if (AlternativesAllowed(job, demands_[job.demand].demand) == 0) return std::nullopt;
+  const Demand& demand = demands_[job.demand].demand;
+  if (AlternativesAllowed(job, demand) == 0) return std::nullopt;
+  Placement place;
+  return ForecastOf(demand, j, &place);
+}
+
+std::optional<Forecast> Core::ForecastOf(const Demand& demand, JobIndex before_job, Placement* place) {
   // More ends never make it fit less, so bisection finds the smallest sufficient number.
   const auto ends = EndsInOrder();
-  if (!FitsWithout(j, ends)) return std::nullopt;
+  const auto fits = [&](size_t count) {
+    auto placed = PlaceWithout(demand, {ends.data(), count});
+    if (placed) *place = *std::move(placed);
+    return placed.has_value();
+  };
+  if (!fits(ends.size())) return std::nullopt;
   size_t enough = ends.size(), few = 0;
-  if (FitsWithout(j, {ends.data(), 0})) enough = 0;
+  if (fits(0)) enough = 0;
   while (enough > few + 1) {
     const size_t middle = (few + enough) / 2;
-    (FitsWithout(j, {ends.data(), middle}) ? enough : few) = middle;
+    (fits(middle) ? enough : few) = middle;
   }
   Forecast out;
   int64_t room = 0, learned = 0;
@@ -199,7 +210,7 @@ std::optional<Forecast> Core::ForecastFor(JobId id) {
   // Jobs before it in the queue take room first.
   int64_t before = 0, before_milli = 0;
   for (const Ordered& o : order_) {
-    if (pending_[o.index].job == j) break;
+    if (pending_[o.index].job == before_job) break;
     if (stamps_[pending_[o.index].job] != pending_[o.index].stamp) continue;
     ++before;
     before_milli += jobs_[pending_[o.index].job].milli;
@@ -212,6 +223,38 @@ std::optional<Forecast> Core::ForecastFor(JobId id) {
   out.start = now_ + std::max(soon, drain);
   out.late = now_ + std::max(late, 2 * drain);
   out.confidence = (200 + (room == 0 ? 700 : 700 * learned / room)) * 8 / (8 + std::min<int64_t>(before, 100));
+  return out;
+}
+
+Result<Trial> Core::TryJob(const JobSpec& spec) {
+  VRUN_TRY(Validate(spec));
+  Trial out;
+  if (cluster_.size() == 0) return out;
+  const uint32_t id = Intern(spec);
+  const Demand demand = demands_[id].demand;
+  Job trial;
+  trial.spec = spec;
+  trial.team = teams_.Known(spec.team);
+  trial.milli = demand.total_milli();
+  const uint64_t allowed = AlternativesAllowed(trial, demand);
+  Placement place;
+  if (allowed != 0) {
+    const size_t mark = cluster_.Mark();
+    if (LeavesHeadroom(trial, trial.milli)) {
+      if (auto placed = placer_.Place(demand, demand.required, allowed)) {
+        out.now = teams_.Admits(trial.team, ChargesOf(*placed), spec.preemptible).ok;
+        place = *std::move(placed);
+      }
+    }
+    cluster_.Undo(mark);
+    if (!out.now) {
+      place = {};
+      out.forecast = ForecastOf(demand, kNoJob, &place);
+      if (!out.forecast) place = {};
+    }
+  }
+  out.pods = PodsAt(place, 0);
+  DropDemand(id);
   return out;
 }
 

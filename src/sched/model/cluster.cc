@@ -18,11 +18,16 @@ bool HasAll(const std::vector<std::string>& have, const std::vector<std::string>
                      [&](const std::string& w) { return std::find(have.begin(), have.end(), w) != have.end(); });
 }
 
+bool Has(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 }  // namespace
 
 bool Admits(const Constraint& c, const NodeSpec& node) {
   return c.pool == node.pool && (c.gpu_type.empty() || c.gpu_type == node.gpu_type) && HasAll(node.labels, c.labels) &&
-         HasAll(c.tolerations, node.taints);
+         HasAll(c.tolerations, node.taints) && (c.nodes.empty() || Has(c.nodes, node.name)) &&
+         !Has(c.excluded, node.name);
 }
 
 uint32_t Room::mask() const {

@@ -34,6 +34,8 @@ struct Constraint {
   std::vector<std::string> tolerations;
   // How long a started pod certainly stays; 0: it may be told to leave; kNever: unknown.
   Micros runs = 0;
+  std::vector<std::string> nodes = {};  // only these; empty: any
+  std::vector<std::string> excluded = {};
   auto operator<=>(const Constraint&) const = default;
 };
 bool Admits(const Constraint& constraint, const NodeSpec& node);

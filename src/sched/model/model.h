@@ -108,6 +108,8 @@ struct JobSpec {
   std::vector<std::string> gpu_types;
   std::vector<std::string> labels;       // a node must have all of these
   std::vector<std::string> tolerations;  // taints that the job accepts
+  std::vector<std::string> nodes;        // only these nodes; empty: any
+  std::vector<std::string> excluded;     // not these nodes
   Level required = Level::kCluster;      // all pods within one domain of this level
   Level preferred = Level::kCluster;     // the job waits for this level as long as the slowdown without it would cost
 

@@ -66,6 +66,11 @@ TeamId Teams::Find(const std::string& name) {
   return it->second;
 }
 
+TeamId Teams::Known(const std::string& name) const {
+  const auto it = by_name_.find(name);
+  return it == by_name_.end() ? kRoot : it->second;
+}
+
 TypeId Teams::Type(const std::string& gpu_type) {
   return types_.try_emplace(gpu_type, static_cast<TypeId>(types_.size())).first->second;
 }

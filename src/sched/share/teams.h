@@ -30,6 +30,8 @@ class Teams {
   void Set(const TeamSpec& spec);
   // Creates an unknown team.
   TeamId Find(const std::string& name);
+  // kRoot: there is no such team.
+  TeamId Known(const std::string& name) const;
   TypeId Type(const std::string& gpu_type);
   const std::string& TypeName(TypeId type) const;
   // All types but "", sorted.
