@@ -46,7 +46,7 @@ ROOMS = {
     "home": ["root/watch", "root", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "runs/command",
              "runs", "clients", "."],
     "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "task", "agent"],
-    "control": ["store", "tier", "state", "ops", "duties", "."],
+    "control": ["store", "tier", "places", "state", "ops", "duties", "."],
     "cli": ["base", "request", "host", "run", "ctl", "."],
 }
 TESTING = "testing"

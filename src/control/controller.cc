@@ -51,12 +51,13 @@ Result<int> Serve(Service& service, const ControllerOptions& options, const rpc:
   return port;
 }
 
-// On an error the log has the reason and the teams stay unchanged.
-void ReadTeamsAgain(const std::string& path, Service* service) {
+// On an error the log has the reason and nothing changes.
+void ReadConfigAgain(const std::string& path, Service* service) {
   Result<SchedulerConfig> config = ReadSchedulerConfig(path);
-  if (!config) return LogError("{}: the old configuration of teams stays in use", config.error().message());
-  LogInfo("{} teams read from {}", config->teams.size(), Escape(path));
-  if (service != nullptr) service->SetTeams(std::move(config->teams));
+  if (!config) return LogError("{}: the old configuration stays in use", config.error().message());
+  LogInfo("{} teams and the places of {} nodes read from {}", config->teams.size(), config->places.size(),
+          Escape(path));
+  if (service != nullptr) service->Configure(*std::move(config));
 }
 
 Status Run(const ControllerOptions& options, EventLoop& loop) {
@@ -66,7 +67,7 @@ Status Run(const ControllerOptions& options, EventLoop& loop) {
   VRUN_ASSIGN(SchedulerConfig scheduler, ReadSchedulerConfig(options.scheduler_config));
   for (int s : {SIGTERM, SIGINT}) VRUN_TRY(loop.OnSignal(s, [&loop](int) { loop.Stop(); }));
   Service* serving = nullptr;
-  VRUN_TRY(loop.OnSignal(SIGHUP, [&](int) { ReadTeamsAgain(options.scheduler_config, serving); }));
+  VRUN_TRY(loop.OnSignal(SIGHUP, [&](int) { ReadConfigAgain(options.scheduler_config, serving); }));
 
   Clock clock;
   ContentTier tier(options.tier, options.state_directory, &loop, &clock);

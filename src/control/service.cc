@@ -110,6 +110,9 @@ Result<int> Service::Start(const std::string& listen, const rpc::Credentials& cr
   ServeUnary("/vrun.v1.Control/Why", &Why);
   ServeUnary("/vrun.v1.Control/Teams", &Teams);
   ServeUnary("/vrun.v1.Control/Accounts", &Accounts);
+  ServeUnary("/vrun.v1.Control/Change", &Change);
+  ServeUnary("/vrun.v1.Control/Drain", &Drain);
+  ServeUnary("/vrun.v1.Control/Maintain", &Maintain);
   ServeUnary("/vrun.v1.Control/PresignVault", &PresignVault, "snapshots");
   server_->Streaming(
       "/vrun.v1.Control/Agent",
@@ -199,8 +202,9 @@ void Service::ArmWake() {
   });
 }
 
-void Service::SetTeams(std::vector<TeamConfig> teams) {
-  Enqueue({.apply = [this, teams = std::move(teams)] { state_.SetTeams(teams); }, .decided = nullptr, .done = nullptr});
+void Service::Configure(SchedulerConfig config) {
+  Enqueue(
+      {.apply = [this, config = std::move(config)] { state_.Configure(config); }, .decided = nullptr, .done = nullptr});
 }
 
 Status Service::ApplyBatch(std::vector<Work>& batch) {
@@ -302,7 +306,7 @@ void Service::OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::
                  }
                  *refused = Heard(state_, node);
                  if (*refused && message->has_report()) *refused = state_.Apply(node, message->report());
-                 if (*refused && message->has_word()) state_.Saved(node, message->word());
+                 if (*refused && message->has_word()) *refused = state_.Saved(node, message->word());
                  if (*refused && message->has_exec()) state_.PassOn(node, message->exec());
                  if (*refused && message->has_presign()) {
                    v1::ControllerMessage answer;

@@ -33,8 +33,8 @@ class Service {
 
   // State thread. Reads the store and starts to serve. Returns the port.
   Result<int> Start(const std::string& listen, const rpc::Credentials& credentials);
-  // State thread. Replaces the teams (scheduler_config.h) from the next batch on.
-  void SetTeams(std::vector<TeamConfig> teams);
+  // State thread. Replaces all but the weights (scheduler_config.h) from the next batch on.
+  void Configure(SchedulerConfig config);
 
  private:
   class AgentSession;

@@ -20,12 +20,14 @@ namespace {
 
 constexpr size_t kMaxTextBytes = 256;
 constexpr int kMaxAddresses = 16;
+constexpr int kMaxLabels = 256;
 
 Status Validate(const std::string& name, const v1::Register& request) {
   if (request.node() != name) {
     return Error(Code::kDenied, "register: the node calls itself " + Escape(request.node()) +
                                     " but its certificate is for " + Escape(name) + ": use one name");
   }
+  const v1::NodeFacts& facts = request.facts();
   bool fine = !request.pool().empty() && request.pool().size() <= kMaxTextBytes &&
               request.version().size() <= kMaxTextBytes && request.addresses_size() <= kMaxAddresses &&
               request.total().gpu_type().size() <= kMaxTextBytes;
@@ -33,6 +35,13 @@ Status Validate(const std::string& name, const v1::Register& request) {
     fine = fine && !a.empty() && a.size() <= kMaxTextBytes && a.find('\n') == std::string::npos;
   }
   if (!fine) return Error(Code::kInvalid, "register: the node's pool, version or addresses are missing or too long");
+  fine = std::max({facts.island().size(), facts.rack().size(), facts.block().size(), facts.zone().size(),
+                   facts.mig_model().size()}) <= kMaxTextBytes &&
+         std::max(facts.labels_size(), facts.taints_size()) <= kMaxLabels && facts.gpu_groups_size() <= kMaxLabels;
+  for (const auto* list : {&facts.labels(), &facts.taints()}) {
+    for (const std::string& text : *list) fine = fine && !text.empty() && text.size() <= kMaxTextBytes;
+  }
+  if (!fine) return Error(Code::kInvalid, "register: the node's labels, taints or place are too many or too long");
   return {};
 }
 
@@ -47,12 +56,14 @@ Status RegisterNode(State& state, const std::string& name, const v1::Register& r
   bool rebooted = false, moved = false;
   if (auto it = state.nodes().find(name); it != state.nodes().end()) {
     row.draining = it->second.row.draining;
+    row.reason = it->second.row.reason;
     rebooted = it->second.row.boot_id != request.boot_id();
     moved = it->second.row.addresses != row.addresses;
   }
   row.name = name;
   row.pool = request.pool();
   row.total = request.total().SerializeAsString();
+  row.facts = request.facts().SerializeAsString();
   row.version = request.version();
   row.boot_id = request.boot_id();
   row.last_seen_us = state.clock().Wall();

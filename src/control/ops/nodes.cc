@@ -1,18 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nodes: the nodes that have joined, and their usage.
+#include <algorithm>
 #include <set>
 
+#include "base/clock.h"
+#include "base/escape.h"
 #include "control/ops/ops.h"
 #include "control/tier/content_tier.h"
 
 namespace vrun::control {
 namespace {
 
-// "away": its stream is closed, but its lease has not expired yet.
-const char* StateName(const Node& node) {
+// "away": its stream is closed, but its lease has not expired yet. "drained": it drains, and its last job has ended.
+const char* StateName(const Node& node, uint32_t jobs) {
   if (node.row.lost) return "lost";
   if (!node.connected) return "away";
-  return node.row.draining ? "draining" : "ready";
+  if (!node.row.draining) return "ready";
+  return jobs > 0 ? "draining" : "drained";
+}
+
+std::string ReasonOf(const State& state, const NodeRow& node, int64_t wall) {
+  if (node.draining || !node.reason.empty()) return node.reason;
+  if (node.lost) return "no message since " + FormatRfc3339(node.last_seen_us);
+  for (const auto& [name, window] : state.maintenance()) {
+    if (wall >= window.until_us || std::find(window.nodes.begin(), window.nodes.end(), node.name) == window.nodes.end())
+      continue;
+    return "maintenance " + Escape(name) + " from " + FormatRfc3339(window.from_us) + " until " +
+           FormatRfc3339(window.until_us);
+  }
+  return "";
 }
 
 struct Use {
@@ -47,12 +63,14 @@ Result<v1::NodesReply> Nodes(State& state, const rpc::Peer&, const v1::NodesRequ
     v1::NodeInfo* info = reply.add_nodes();
     info->set_name(name);
     info->set_pool(node.row.pool);
-    info->set_state(StateName(node));
     (void)info->mutable_total()->ParseFromString(node.row.total);
     Use& use = used[name];
     use.needs.gpu_type = info->total().gpu_type();
     *info->mutable_used() = ToProto(use.needs);
     info->set_jobs(use.jobs);
+    info->set_state(StateName(node, use.jobs));
+    info->set_reason(ReasonOf(state, node.row, wall));
+    *info->mutable_facts() = state.FactsOf(node.row);
     for (const std::string& a : node.row.addresses) info->add_addresses(a);
     info->set_last_seen_us(node.connected ? wall - (now - node.last_heard) : node.row.last_seen_us);
     info->set_version(node.row.version);

@@ -23,6 +23,9 @@ Result<v1::NodesReply> Nodes(State& state, const rpc::Peer& peer, const v1::Node
 Result<v1::WhyAnswer> Why(State& state, const rpc::Peer& peer, const v1::WhyRequest& request);
 Result<v1::TeamList> Teams(State& state, const rpc::Peer& peer, const v1::TeamsRequest& request);
 Result<v1::AccountList> Accounts(State& state, const rpc::Peer& peer, const v1::AccountsRequest& request);
+Result<v1::ChangeReply> Change(State& state, const rpc::Peer& peer, const v1::ChangeJobs& request);
+Result<v1::NodesReply> Drain(State& state, const rpc::Peer& peer, const v1::DrainNodes& request);
+Result<v1::MaintenanceList> Maintain(State& state, const rpc::Peer& peer, const v1::SetMaintenance& request);
 void AddPlacement(State& state, v1::SubmitReply* reply);
 
 // Messages of a node. The node's name comes from its certificate.

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "control/ops/ops.h"
+#include "control/state/wishes.h"
 
 namespace vrun::control {
 namespace {
@@ -22,6 +23,9 @@ Status Validate(const v1::SubmitRequest& request, size_t spec_bytes) {
   if (request.spec().pool().size() > kMaxNameBytes || request.spec().name().size() > kMaxNameBytes) {
     return Error(Code::kInvalid, "submit: the name of the job or the pool is longer than " +
                                      std::to_string(kMaxNameBytes) + " bytes: use a shorter one");
+  }
+  if (request.spec().gang().pods() > 1 && request.spec().scheduling().retries_size() > 0) {
+    return Error(Code::kUnsupported, "submit: a job of several pods is not started again by --retry: leave it out");
   }
   if (spec_bytes > kMaxSpecBytes) {
     return Error(Code::kInvalid, "submit: command and environment have " + std::to_string(spec_bytes >> 20) +
@@ -121,10 +125,15 @@ Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::Su
   job.scheduling.set_class_(klass);
   VRUN_ASSIGN(*job.scheduling.mutable_team(),
               state.settings().scheduler.TeamFor(peer.name, request.spec().scheduling().team(), klass));
+  VRUN_TRY(CheckWishes(state, &job));
   VRUN_TRY(CheckFeasible(state.scheduler(), job));
+  job.name = request.spec().name();
+  if (request.test_only()) {
+    VRUN_ASSIGN(*reply.mutable_forecast(), state.Forecast(job));
+    return reply;
+  }
   job.request_id = request.request_id();
   job.home_id = request.home_id();
-  job.name = request.spec().name();
   job.submitted_us = state.clock().Wall();
   job.spec = std::move(spec);
   VRUN_ASSIGN(uint64_t id, state.Add(std::move(job)));

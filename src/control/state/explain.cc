@@ -8,6 +8,7 @@
 #include "control/state/gang.h"
 #include "sched/engine/explain.h"
 #include "sched/engine/inspect.h"
+#include "sched/model/cluster.h"
 
 namespace vrun::control {
 namespace {
@@ -38,6 +39,31 @@ std::string Gpus(int64_t milli, const std::string& type) {
 
 bool HasType(const core::NodeRoom& room, const Needs& needs) {
   return needs.gpu_type.empty() || room.spec->gpu_type == needs.gpu_type;
+}
+
+// Whether it may run on the node, whatever room there is.
+bool MayUse(const core::JobSpec& spec, const core::NodeSpec& node) {
+  const core::Constraint constraint{spec.pool, "", spec.labels, spec.tolerations, 0, spec.nodes, spec.excluded};
+  const std::vector<std::string>& types = spec.gpu_types;
+  const bool gpus = std::any_of(spec.roles.begin(), spec.roles.end(),
+                                [](const core::Role& role) { return role.request.total_milli() > 0; });
+  return core::Admits(constraint, node) &&
+         (types.size() < 2 || !gpus || std::find(types.begin(), types.end(), node.gpu_type) != types.end());
+}
+
+// What it asks of its nodes besides room: " with label a, without taint b".
+std::string WishesOf(const v1::Scheduling& s) {
+  std::string text;
+  const auto add = [&text](const auto& names, const char* what) {
+    if (names.empty()) return;
+    text += (text.empty() ? "" : ", ") + std::string(what);
+    for (int i = 0; i < names.size(); ++i) text += (i == 0 ? " " : i < 8 ? ", " : "") + (i < 8 ? Escape(names[i]) : "");
+  };
+  add(s.gpu_types(), "GPU types");
+  add(s.labels(), "labels");
+  add(s.nodes(), "nodes");
+  add(s.excluded_nodes(), "without");
+  return text;
 }
 
 // For one node: what it has free, or in total.
@@ -83,15 +109,23 @@ std::string Lacking(const Needs& needs, const std::vector<Room>& rooms, const st
 std::string NoRoom(const core::State& state, const JobRow& job) {
   const std::string where = "pool " + Escape(job.pool);
   std::vector<Room> up;
-  bool joined = false;
+  bool joined = false, allowed = false, any_up = false;
+  const core::JobSpec spec = SpecOf(job);
   for (const core::NodeRoom& r : core::Nodes(state)) {
     if (r.spec->pool != job.pool) continue;
     joined = true;
+    any_up = any_up || r.up;
+    if (!MayUse(spec, *r.spec)) continue;
+    allowed = true;
     if (r.up) up.push_back(FreeOf(r, job.needs));
   }
+  const std::string wishes = WishesOf(job.scheduling);
+  const std::string asks = wishes.empty() ? "" : " (it asks for " + wishes + ")";
   if (!joined) return "no node has joined " + where + " yet";
-  if (up.empty()) return "no node of " + where + " is up";
-  return Lacking(job.needs, up, "best node", " free", where);
+  if (!any_up) return "no node of " + where + " is up";
+  if (!allowed && wishes.empty()) return "all nodes of " + where + " have taints that it does not tolerate";
+  if (up.empty()) return "no node of " + where + " that it may use is up" + asks;
+  return Lacking(job.needs, up, "best node", " free", where) + asks;
 }
 
 const char* NameOf(Kind kind) {
@@ -114,11 +148,15 @@ const char* NameOf(Kind kind) {
   return "other";
 }
 
+constexpr char kHeldText[] = "it is held: `vctl release ";
+
 std::string TextOf(const core::State& state, const JobRow& job, const core::Blocker& b) {
   const std::string team = "team " + Escape(b.team);
   switch (b.kind) {
     case Kind::kDependency: return "waits for the end of job " + std::to_string(b.other);
-    case Kind::kBeginTime: return "begins at " + FormatRfc3339(job.scheduling.begin_us());
+    case Kind::kBeginTime:
+      if (job.scheduling.hold()) return kHeldText + std::to_string(job.id) + "` lets it start";
+      return "begins at " + FormatRfc3339(job.scheduling.begin_us());
     case Kind::kNeverFits:
     case Kind::kNoRoom:
       if (PodsAsked(job) == 1 || b.have == 0) return NoRoom(state, job);
@@ -189,6 +227,14 @@ void StartsNow(core::State& state, const JobRow& job, v1::WhyAnswer* answer) {
   for (const core::Counterfactual& c : core::WhatIf(state, job.id)) answer->add_starts_now(TextOf(job, c));
 }
 
+std::string NodeNames(const std::vector<std::string>& names) {
+  constexpr size_t kMostNamed = 16;
+  std::string text = names.size() == 1 ? "node " : "nodes ";
+  for (size_t i = 0; i < std::min(names.size(), kMostNamed); ++i) text += (i > 0 ? ", " : "") + Escape(names[i]);
+  if (names.size() > kMostNamed) text += " and " + std::to_string(names.size() - kMostNamed) + " more";
+  return text;
+}
+
 void Expect(core::State& state, const JobRow& job, int64_t wall_now, core::Micros core_now, v1::WhyAnswer* answer) {
   const auto forecast = core::ForecastFor(state, job.id);
   if (!forecast) return;
@@ -197,7 +243,7 @@ void Expect(core::State& state, const JobRow& job, int64_t wall_now, core::Micro
   answer->set_confidence_percent(static_cast<uint32_t>(std::clamp<int64_t>(forecast->confidence / 10, 1, 100)));
   std::string why = "by how fast those before it get their room";
   if (const auto view = core::InspectJob(state, job.id); view && view->hold_start > 0) {
-    why = "nodes are held for it until then";
+    why = NodeNames(view->hold_nodes) + (view->hold_nodes.size() == 1 ? " is" : " are") + " held for it until then";
   } else if (forecast->after != 0) {
     const auto last = core::InspectJob(state, forecast->after);
     why = "when job " + std::to_string(forecast->after) + " ends, " +
@@ -241,6 +287,9 @@ std::string WhyItWaits(const core::State& state, const JobRow& job) {
   const auto blockers = core::Explain(state, job.id);
   if (!blockers) return "";
   if (blockers->empty()) return "the scheduler has not considered it yet";
+  const auto begin = std::find_if(blockers->begin(), blockers->end(),
+                                  [](const core::Blocker& b) { return b.kind == Kind::kBeginTime; });
+  if (job.scheduling.hold() && begin != blockers->end()) return TextOf(state, job, *begin);
   std::string text = TextOf(state, job, blockers->front());
   const core::Blocker& last = blockers->back();
   if (blockers->size() > 1 && last.kind == Kind::kOrder) text += " (" + TextOf(state, job, last) + ")";
@@ -254,7 +303,8 @@ void ExplainJob(core::State& state, const JobRow& job, int64_t wall_now, core::M
   answer->set_summary(WhyItWaits(state, job));
   for (const core::Blocker& b : *blockers) {
     v1::WhyAnswer::Blocker* out = answer->add_blockers();
-    out->set_kind(NameOf(b.kind));
+    const bool hold = b.kind == Kind::kBeginTime && job.scheduling.hold();
+    out->set_kind(hold ? "hold" : NameOf(b.kind));
     out->set_text(TextOf(state, job, b));
     out->set_have(b.have);
     out->set_need(b.need);
@@ -274,13 +324,16 @@ Status CheckFeasible(const core::State& state, const JobRow& job) {
   if (feasible) return {};
   std::vector<Room> rooms;
   for (const core::NodeRoom& r : core::Nodes(state)) {
-    if (r.spec->pool == job.pool) rooms.push_back(TotalOf(r, job.needs));
+    if (MayUse(spec, *r.spec)) rooms.push_back(TotalOf(r, job.needs));
   }
   // Each pod alone would fit.
   if (std::any_of(rooms.begin(), rooms.end(), [&](const Room& r) { return r.Fits(job.needs); })) return feasible;
-  return Error(Code::kInvalid, "the request can never be met: " +
-                                   Lacking(job.needs, rooms, "largest node", "", "pool " + Escape(job.pool)) +
-                                   ": ask for less or choose another pool");
+  const std::string where = "pool " + Escape(job.pool), wishes = WishesOf(job.scheduling);
+  const std::string asks = wishes.empty() ? "" : " (it asks for " + wishes + ")";
+  const std::string why = rooms.empty() ? "no node of " + where + " is one that it may use" +
+                                              (wishes.empty() ? ", because of their taints: see --tolerate" : "")
+                                        : Lacking(job.needs, rooms, "largest node", "", where);
+  return Error(Code::kInvalid, "the request can never be met: " + why + asks + ": ask for less or choose another pool");
 }
 
 std::string PreemptionReason(const core::Preempt& preempt, const JobRows& jobs) {

@@ -142,13 +142,23 @@ bool RunsAgain(const JobRow& job) {
       // Where some ranks have run, it is like any other restart.
       return job.failed_starts + 1 < kMostFailedStarts &&
              (job.scheduling.requeue() || std::none_of(job.pods.begin(), job.pods.end(), HasRun));
-    case Ending::kPodLost: return job.scheduling.requeue();
+    case Ending::kPodLost: return job.scheduling.requeue() || RuleFor(job.scheduling, "node") >= 0;
     case Ending::kFailed:
     case Ending::kLauncherOver:
     case Ending::kStragglers:
     case Ending::kPodGone: break;
   }
   return false;
+}
+
+int RuleFor(const v1::Scheduling& scheduling, const std::string& cause) {
+  for (int i = 0; i < scheduling.retries_size(); ++i) {
+    const v1::RetryRule& rule = scheduling.retries(i);
+    const bool matches = std::any_of(rule.causes().begin(), rule.causes().end(),
+                                     [&](const std::string& c) { return c == cause || c == "any"; });
+    if (rule.times() > 0 && matches) return i;
+  }
+  return -1;
 }
 
 std::string FailureOf(const JobRow& job, const PodRow& pod) {

@@ -41,6 +41,8 @@ bool Succeeded(const JobRow& job);
 bool WasPreempted(const JobRow& job);
 // Whether the attempt, whose commands have all ended, is followed by another one.
 bool RunsAgain(const JobRow& job);
+// The first of the job's rules for ends of this kind (v1.RetryRule) that has a try left; -1: there is none.
+int RuleFor(const v1::Scheduling& scheduling, const std::string& cause);
 
 // The failure that the pod's record tells of, for people: "rank 3 on n2: exit 1". "": it did not fail by itself.
 std::string FailureOf(const JobRow& job, const PodRow& pod);

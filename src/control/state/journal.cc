@@ -88,6 +88,8 @@ void Encode(const core::JobSubmitted& e, Body* out) {
   j->set_resize_us(job.checkpoint.resize);
   for (const std::string& label : job.labels) j->add_labels(label);
   for (const std::string& taint : job.tolerations) j->add_tolerations(taint);
+  for (const std::string& node : job.nodes) j->add_nodes(node);
+  for (const std::string& node : job.excluded) j->add_excluded(node);
   j->set_required(static_cast<int32_t>(job.required));
   j->set_preferred(static_cast<int32_t>(job.preferred));
   j->set_begin_after_us(job.begin_after);
@@ -206,6 +208,8 @@ core::JobSubmitted Decode(const Body::JobSubmitted& j) {
   job.checkpoint.resize = j.resize_us();
   job.labels.assign(j.labels().begin(), j.labels().end());
   job.tolerations.assign(j.tolerations().begin(), j.tolerations().end());
+  job.nodes.assign(j.nodes().begin(), j.nodes().end());
+  job.excluded.assign(j.excluded().begin(), j.excluded().end());
   job.required = static_cast<core::Level>(j.required());
   job.preferred = static_cast<core::Level>(j.preferred());
   job.begin_after = j.begin_after_us();

@@ -453,7 +453,7 @@ TEST_F(PreemptionTest, ALimitIsHonouredAndExplained) {
   EXPECT_TRUE(Submit(JobOf("c", v1::TRAINING, 1), kBob).has_placement());
   // A new limit starts waiting jobs.
   Transaction([&] {
-    state_->SetTeams(ParseSchedulerConfig("[team.vision]\nusers = [\"anna\"]\nlimit = { \"\" = 2 }\n", "f")->teams);
+    state_->Configure(*ParseSchedulerConfig("[team.vision]\nusers = [\"anna\"]\nlimit = { \"\" = 2 }\n", "f"));
     return 0;
   });
   EXPECT_EQ(StateOf(second.job()), v1::STARTING);
@@ -494,18 +494,27 @@ TEST(SchedulerConfigTest, WhatIsWrongIsNamedWithItsLine) {
   };
   for (const Case& c : {
            Case{"[weights]\nbeta = 500\n\n[team.a]\nlimt = { \"\" = 1 }\n",
-                "f:5: team a: unknown setting limt: known are parent, weight, users, max_class, guarantee and limit"},
+                "f:5: team a: unknown setting limt: known are parent, weight, users, max_class, guarantee, limit and "
+                "budget"},
            Case{"[team.a]\nweight = -1\n", "f:2: team a: weight: expected a number above 0"},
            Case{"[team.a]\nparent = \"b\"\n[team.b]\n",
                 "f:2: team a: parent: expected the name of a team that stands before it"},
            Case{"# groß\n[team.\"groß\"]\n[team.klüngel]\n", "f:3: a letter outside of ASCII: put the text in quotes"},
            Case{"[team.a]\nlimit = 3\n", "f:2: team a: limit: expected GPUs by type, as in { h100 = 8, \"\" = 16 }"},
+           Case{"[team.a]\nbudget = { gpu_hours = 5 }\n",
+                "f:2: team a: budget: expected GPU time for a period, as in { gpu_hours = 500, days = 30, burst = 1000 "
+                "}"},
+           Case{"[price]\nh100 = 0\n", "f:2: price of h100: expected a number from 0.001 to 1000"},
+           Case{"admins = \"root\"\n", "f:1: admins: expected a list of names"},
+           Case{"topology = 1\n", "f:1: topology: expected the name of a file"},
            Case{"[team.a]\nmax_class = \"urgent\"\n",
                 "f:2: team a: max_class: expected scavenger, experiment, training, production or inference"},
            Case{"[team.a]\nguarantee = { \"\" = 3 }\nlimit = { \"\" = 2 }\n",
                 "f:1: team a: it is guaranteed more than its limit"},
            Case{"[team.a]\n\n[weights]\nbeta = 1\nspeed = 2\n", "f:5: 'speed': there is no such weight"},
-           Case{"[teams]\n", "f:1: unknown section teams: known are [weights] and [team.NAME]"},
+           Case{
+               "[teams]\n",
+               "f:1: unknown section or setting teams: known are admins, topology, [weights], [price] and [team.NAME]"},
        }) {
     auto config = ParseSchedulerConfig(c.text, "f");
     ASSERT_FALSE(config) << c.text;

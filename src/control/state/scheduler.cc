@@ -13,6 +13,36 @@ namespace core = sched::core;
 
 constexpr int64_t kMostBytes = int64_t{1} << 50;  // keeps sums over all jobs of a node far from overflow
 
+core::Level LevelOf(v1::TopologyLevel level, core::Level otherwise) {
+  if (level < v1::LEVEL_NODE || level > v1::LEVEL_CLUSTER) return otherwise;
+  return static_cast<core::Level>(level - v1::LEVEL_NODE);
+}
+
+core::Micros MicrosOf(double seconds) {
+  constexpr double kMostSeconds = 1 << 30;
+  return static_cast<core::Micros>(std::clamp(seconds, 0.0, kMostSeconds) * core::kSecond);
+}
+
+template <typename Texts>
+std::vector<std::string> Strings(const Texts& texts) {
+  return {texts.begin(), texts.end()};
+}
+
+// What a job of one role adds to it: where its pods lie.
+void SetBlocks(const v1::Scheduling& s, core::Role* role) {
+  role->segment = static_cast<int32_t>(std::min<uint32_t>(s.segment(), 1'000'000));
+  role->spread = s.spread();
+  role->segment_level = LevelOf(s.segment_level(), s.spread() ? core::Level::kNode : core::Level::kIsland);
+}
+
+void SetCheckpoint(const v1::Scheduling& s, core::Checkpoint* out) {
+  out->on_demand = s.saves();
+  if (s.has_save_seconds()) out->save = MicrosOf(s.save_seconds());
+  if (s.has_restore_seconds()) out->restore = MicrosOf(s.restore_seconds());
+  if (s.has_resize_seconds()) out->resize = MicrosOf(s.resize_seconds());
+  out->period = MicrosOf(s.save_period_seconds());
+}
+
 }  // namespace
 
 core::Class ClassOf(v1::JobClass klass) {
@@ -35,17 +65,29 @@ core::JobSpec SpecOf(const JobRow& job) {
   request.memory_bytes = std::min(job.needs.memory_bytes, kMostBytes);
   core::Role role{"worker", static_cast<int32_t>(PodsAsked(job)), request};
   if (job.gang.min_pods() < job.gang.pods()) role.min_pods = static_cast<int32_t>(job.gang.min_pods());
+  SetBlocks(job.scheduling, &role);
   spec.roles = {std::move(role)};
-  if (!job.needs.gpu_type.empty()) spec.gpu_types = {job.needs.gpu_type};
+  spec.gpu_types = Strings(job.scheduling.gpu_types());
+  if (spec.gpu_types.empty() && !job.needs.gpu_type.empty()) spec.gpu_types = {job.needs.gpu_type};
+  spec.labels = Strings(job.scheduling.labels());
+  spec.tolerations = Strings(job.scheduling.tolerations());
+  spec.nodes = Strings(job.scheduling.nodes());
+  spec.excluded = Strings(job.scheduling.excluded_nodes());
+  spec.required = LevelOf(job.scheduling.required_level(), core::Level::kCluster);
+  spec.preferred = LevelOf(job.scheduling.preferred_level(), core::Level::kCluster);
   spec.submitted = job.submitted_us;
   spec.estimate = static_cast<core::Micros>(std::min<uint64_t>(job.scheduling.estimate_s(), 1u << 30)) * core::kSecond;
   spec.limit = static_cast<core::Micros>(std::min<uint64_t>(job.scheduling.limit_s(), 1u << 30)) * core::kSecond;
-  spec.checkpoint.on_demand = job.scheduling.saves();
+  SetCheckpoint(job.scheduling, &spec.checkpoint);
   if (job.scheduling.saves()) spec.notice = core::Micros{job.scheduling.grace_s()} * core::kSecond;
   spec.may_meet_maintenance = job.scheduling.may_meet_maintenance();
-  spec.begin_after = job.scheduling.begin_us();
+  // The scheduler knows a job that is held, because others may depend on it.
+  spec.begin_after = job.scheduling.hold() ? core::kNever : job.scheduling.begin_us();
   spec.deadline = job.scheduling.deadline_us();
   spec.hard_deadline = job.scheduling.hard_deadline();
+  for (const v1::DeadlineStep& step : job.scheduling.deadline_steps()) {
+    spec.deadline_steps.push_back({step.at_us(), step.value_milli()});
+  }
   spec.after.assign(job.scheduling.after().begin(), job.scheduling.after().end());
   spec.after_ok.assign(job.scheduling.after_ok().begin(), job.scheduling.after_ok().end());
   return spec;
@@ -61,6 +103,20 @@ core::NodeSpec SpecOf(const NodeRow& node) {
   spec.gpus = static_cast<int32_t>(std::min<uint32_t>(total.gpus(), core::kMaxGpus));
   spec.milli_cpus = total.milli_cpus();
   spec.memory_bytes = static_cast<int64_t>(std::min<uint64_t>(total.memory_bytes(), kMostBytes));
+  v1::NodeFacts facts;
+  (void)facts.ParseFromString(node.facts);
+  spec.island = facts.island();
+  spec.rack = facts.rack();
+  spec.block = facts.block();
+  spec.zone = facts.zone();
+  spec.labels = Strings(facts.labels());
+  spec.taints = Strings(facts.taints());
+  spec.gpu_groups.assign(facts.gpu_groups().begin(), facts.gpu_groups().end());
+  if (facts.price_milli() > 0) spec.price_milli = facts.price_milli();
+  spec.nics = static_cast<int32_t>(std::min<uint32_t>(facts.nics(), 1024));
+  // A model that this version does not know is divided by nobody.
+  if (core::mig::FindModel(facts.mig_model()) != 0) spec.mig_model = facts.mig_model();
+  spec.bad_gpus = facts.bad_gpus();
   return spec;
 }
 

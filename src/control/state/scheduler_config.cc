@@ -24,6 +24,7 @@ namespace vrun::control {
 namespace {
 
 constexpr size_t kMostBytes = 1u << 20;
+constexpr size_t kMostTopologyBytes = 64u << 20;
 constexpr int64_t kMostGpus = 10'000'000;
 constexpr std::string_view kClasses[] = {"scavenger", "experiment", "training", "production", "inference"};
 
@@ -51,8 +52,17 @@ class Reader {
         VRUN_TRY(ReadWeights());
       } else if (key.str() == "team" && node.is_table()) {
         VRUN_TRY(ReadTeams(*node.as_table()));
+      } else if (key.str() == "price" && node.is_table()) {
+        VRUN_TRY(ReadPrices(*node.as_table()));
+      } else if (key.str() == "admins") {
+        config_.admins.emplace();
+        if (!ReadNames(node, &*config_.admins)) return At(node.source(), "admins: expected a list of names");
+      } else if (key.str() == "topology") {
+        config_.topology = node.value_exact<std::string>().value_or("");
+        if (config_.topology.empty()) return At(node.source(), "topology: expected the name of a file");
       } else {
-        return At(key.source(), "unknown section " + Escape(key.str()) + ": known are [weights] and [team.NAME]");
+        return At(key.source(), "unknown section or setting " + Escape(key.str()) +
+                                    ": known are admins, topology, [weights], [price] and [team.NAME]");
       }
     }
     return std::move(config_);
@@ -81,6 +91,45 @@ class Reader {
     }
     VRUN_ASSIGN(config_.weights, sched::core::ParseWeights(lines, name_, config_.weights));
     return {};
+  }
+
+  static bool ReadNames(const toml::node& node, std::vector<std::string>* names) {
+    if (!node.is_array()) return false;
+    for (const toml::node& item : *node.as_array()) {
+      auto name = item.value_exact<std::string>();
+      if (!name || name->empty()) return false;
+      names->push_back(*std::move(name));
+    }
+    return true;
+  }
+
+  Status ReadPrices(const toml::table& prices) {
+    for (auto&& [type, node] : prices) {
+      const auto price = Number(node);
+      if (!price || !(*price >= 0.001 && *price <= 1000)) {
+        return At(node.source(), "price of " + Escape(type.str()) + ": expected a number from 0.001 to 1000");
+      }
+      config_.price_milli[std::string(type.str())] = static_cast<uint32_t>(std::lround(*price * 1000));
+    }
+    return {};
+  }
+
+  // { gpu_hours = 500, days = 30, burst = 1000 }
+  static bool ReadBudget(const toml::node& node, sched::core::Budget* budget) {
+    if (!node.is_table()) return false;
+    double hours = 0, days = 0, burst = 0;
+    for (auto&& [key, value] : *node.as_table()) {
+      const auto number = Number(value);
+      double* to = key.str() == "gpu_hours" ? &hours : key.str() == "days" ? &days : nullptr;
+      if (key.str() == "burst") to = &burst;
+      if (to == nullptr || !number || !(*number > 0 && *number <= 1e9)) return false;
+      *to = *number;
+    }
+    if (hours == 0 || days == 0 || days > 3660) return false;
+    budget->gpu_seconds = std::llround(hours * 3600);
+    budget->period = static_cast<sched::core::Micros>(days * 24 * static_cast<double>(sched::core::kHour));
+    budget->burst = std::llround(burst * 3600);
+    return true;
   }
 
   Status ReadTeams(const toml::table& teams) {
@@ -127,13 +176,17 @@ class Reader {
         auto value = ParseJobClass(node.value_exact<std::string>().value_or(""));
         if (!value) return bad("scavenger, experiment, training, production or inference");
         team.max_class = *value;
+      } else if (k == "budget") {
+        if (!ReadBudget(node, &team.spec.budget)) {
+          return bad("GPU time for a period, as in { gpu_hours = 500, days = 30, burst = 1000 }");
+        }
       } else if (k == "guarantee" || k == "limit") {
         if (!node.is_table() || !ReadGpus(*node.as_table(), k == "limit", &quotas)) {
           return bad("GPUs by type, as in { h100 = 8, \"\" = 16 }");
         }
       } else {
         return At(key.source(), what + "unknown setting " + Escape(k) +
-                                    ": known are parent, weight, users, max_class, guarantee and limit");
+                                    ": known are parent, weight, users, max_class, guarantee, limit and budget");
       }
     }
     for (const sched::core::Quota& q : quotas) {
@@ -209,6 +262,23 @@ Result<std::string> SchedulerConfig::TeamFor(const std::string& user, const std:
   return team->spec.name;
 }
 
+bool SchedulerConfig::MayAdminister(const std::string& user) const {
+  if (!admins) return true;
+  const std::string_view person = Person(user);
+  return std::any_of(admins->begin(), admins->end(), [&](const std::string& a) { return a == user || a == person; });
+}
+
+void SchedulerConfig::Complete(const std::string& node, const std::string& gpu_type, v1::NodeFacts* facts) const {
+  if (const auto place = places.find(node); place != places.end()) {
+    if (facts->island().empty()) facts->set_island(place->second.island);
+    if (facts->rack().empty()) facts->set_rack(place->second.rack);
+    if (facts->block().empty()) facts->set_block(place->second.block);
+    if (facts->zone().empty()) facts->set_zone(place->second.zone);
+  }
+  const auto price = price_milli.find(gpu_type);
+  if (facts->price_milli() == 0 && price != price_milli.end()) facts->set_price_milli(price->second);
+}
+
 Result<SchedulerConfig> ParseSchedulerConfig(std::string_view text, const std::string& name) {
   return Reader(text, name).Read();
 }
@@ -218,7 +288,13 @@ Result<SchedulerConfig> ReadSchedulerConfig(const std::string& path) {
   auto text = ReadFile(path, kMostBytes);
   if (!text && text.error().code() == Code::kNotFound) return SchedulerConfig();
   if (!text) return std::move(text).error().With("scheduler's configuration");
-  return ParseSchedulerConfig(*text, path);
+  VRUN_ASSIGN(SchedulerConfig config, ParseSchedulerConfig(*text, path));
+  if (config.topology.empty()) return config;
+  if (config.topology[0] != '/') config.topology.insert(0, path.substr(0, path.rfind('/') + 1));
+  auto topology = ReadFile(config.topology, kMostTopologyBytes);
+  if (!topology) return std::move(topology).error().With(Escape(path) + ": topology");
+  VRUN_ASSIGN(config.places, ParseTopology(*topology, config.topology));
+  return config;
 }
 
 }  // namespace vrun::control

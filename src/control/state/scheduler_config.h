@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // An operator's settings for the scheduler: teams with their shares, and the weights. One TOML file:
 //
+//   admins = ["root", "ben@ws2"]  # who may drain nodes, announce maintenance and hold jobs of others;
+//                                 # without the list everybody
+//   topology = "topology.conf"    # where nodes are that do not say it themselves (topology_file.h); beside this file
+//
 //   [weights]                     # fields of sched::core::Policy, as in `vctl sim --policy FILE`
 //   theta = 1000
+//
+//   [price]                       # of a GPU of this type, relative, with which usage is charged (default 1)
+//   h100 = 2.5
 //
 //   [team.lab]
 //   guarantee = { "" = 8 }        # GPUs that the team can take back from borrowers; "" is all types together
@@ -14,16 +21,20 @@
 //   users = ["anna", "ben@ws2"]   # who may submit for it: certificate names, or the part before their @;
 //                                 # without the list everybody
 //   max_class = "production"      # the highest class of its jobs (default inference)
+//   budget = { gpu_hours = 500, days = 30, burst = 1000 }  # of GPUs with price 1; burst: how much may be saved up
 //
 // A job that names no team belongs to the first team whose list has its user, else to a team of its user's own. Teams
 // that are not in the file have weight 1 and no bounds. If the file has teams, no other team may be named.
 #pragma once
 
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "control/places/topology_file.h"
 #include "proto/common.pb.h"
 #include "sched/core.h"
 
@@ -47,6 +58,15 @@ struct SchedulerConfig {
   }
   sched::core::Policy weights;
   std::vector<TeamConfig> teams;  // as in the file
+  std::optional<std::vector<std::string>> admins;
+  std::map<std::string, uint32_t> price_milli;  // by GPU type
+  std::string topology;                         // file; "": none
+  NodePlaces places;                            // what it says
+
+  // Whether the user (a certificate name) may change nodes and the jobs of others.
+  bool MayAdminister(const std::string& user) const;
+  // Fills in what the node does not say itself: its place and its price.
+  void Complete(const std::string& node, const std::string& gpu_type, v1::NodeFacts* facts) const;
 
   // The team of a job of `user` (a certificate name) that names the team `asked` ("": none). kNotFound, kDenied.
   Result<std::string> TeamFor(const std::string& user, const std::string& asked, v1::JobClass klass) const;
@@ -54,7 +74,7 @@ struct SchedulerConfig {
 
 // kInvalid: "NAME:LINE: what: what to do".
 Result<SchedulerConfig> ParseSchedulerConfig(std::string_view text, const std::string& name);
-// A missing file is an empty configuration.
+// Also reads the topology file that it names. A missing file is an empty configuration.
 Result<SchedulerConfig> ReadSchedulerConfig(const std::string& path);
 
 // "production"; kInvalid lists the names.

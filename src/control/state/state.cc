@@ -33,6 +33,10 @@ Status State::Load() {
   VRUN_ASSIGN(std::vector<JobRow> jobs, store_->UnfinishedJobs());
   VRUN_ASSIGN(std::vector<NodeRow> nodes, store_->Nodes());
   VRUN_ASSIGN(uint64_t epoch, store_->LastEpoch());
+  VRUN_ASSIGN(std::vector<MaintenanceRow> windows, store_->Maintenance());
+  maintenance_.clear();
+  for (MaintenanceRow& window : windows) maintenance_[window.name] = std::move(window);
+  stops_.clear();
   std::map<std::string, Node> before = std::exchange(nodes_, {});
   jobs_.clear();
   outbox_ = {};
@@ -128,6 +132,7 @@ Status State::End(uint64_t id, v1::JobState state, const std::string& reason) {
   scheduler_.Feed(core::JobEnded{id, good, good});
   admissions_.erase(id);
   broken_promises_.erase(id);
+  stops_.erase(id);
   return Release(job);
 }
 
@@ -181,7 +186,7 @@ Status State::PutNode(const NodeRow& row) {
 }
 
 void State::FeedNode(const Node& node) {
-  core::NodeSpec spec = SpecOf(node.row);
+  core::NodeSpec spec = SpecOfNode(node.row);
   spec.suspect = node.suspect;
   scheduler_.Feed(core::NodeUp{std::move(spec)});
   if (node.row.draining) scheduler_.Feed(core::NodeDrained{node.row.name});
@@ -328,6 +333,8 @@ v1::JobInfo State::InfoOf(const JobRow& job, const std::string& viewer, size_t m
     if (!pod.exit.empty()) (void)out->mutable_exit()->ParseFromString(pod.exit);
   }
   *info.mutable_scheduling() = job.scheduling;
+  info.set_saved_us(job.saved_us);
+  info.set_lost_us(job.lost_us);
   if (job.state == v1::PENDING) {
     info.set_queue_position(QueuePosition(job.id));
     info.set_reason((job.reason.empty() ? "" : job.reason + "; ") + Waiting(job));

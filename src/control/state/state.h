@@ -98,11 +98,14 @@ class State {
   Status Decide();
   // Microseconds until Decide must be called even if nothing happens; nullopt: never.
   std::optional<int64_t> NextWake() const;
-  // Replaces the teams from now on. The weights stay as they were at the start.
-  void SetTeams(std::vector<TeamConfig> teams);
+  // Replaces the teams, the administrators, and what is said about nodes, from now on. The weights stay as they were at
+  // the start.
+  void Configure(SchedulerConfig config);
   // Position in its pool's queue, 1 = next; 0: the job does not wait.
   uint32_t QueuePosition(uint64_t id);
   v1::WhyAnswer Explain(const JobRow& job);
+  // When and where it would start, and what it would cost.
+  Result<v1::WhyAnswer> Forecast(const JobRow& job);
 
   // --- jobs ---
   // Stores the job and queues it. Returns the id.
@@ -112,8 +115,6 @@ class State {
   Status End(uint64_t id, v1::JobState state, const std::string& reason);
   // Handles a node's report about a pod. Stale and repeated reports are acknowledged without effect.
   Status Apply(const std::string& node, const v1::AttemptReport& report);
-  // A program has said that its state is safe.
-  void Saved(const std::string& node, const v1::JobWord& word);
   // A process that a pod wants to start in another pod of its job, or the answer: passed on to the other pod's node.
   void PassOn(const std::string& node, const v1::ExecInPod& exec);
 
@@ -136,6 +137,23 @@ class State {
   // The writes of a pod of an earlier attempt have reached home, or were lost with their node.
   Status Left(uint64_t id, uint32_t pod);
 
+  // --- what people and programs ask for (state_admin.cc) ---
+  // A waiting job does not start until it is released. kInvalid: it does not wait.
+  Status SetHold(uint64_t id, bool hold);
+  // Stops its attempt, after which it waits again. kInvalid: it does not run, or cannot be started again.
+  Status StopToRequeue(uint64_t id);
+  // The program of the attempt said that its state is safe.
+  Status Saved(const std::string& node, const v1::JobWord& word);
+  // Nothing starts on the node until it is resumed.
+  Status Drain(const std::string& node, bool drain, const std::string& reason);
+  // What the node says about itself, completed by the configuration.
+  v1::NodeFacts FactsOf(const NodeRow& node) const;
+  // Replaces a window of this name.
+  Status SetMaintenance(const MaintenanceRow& window);
+  Status EndMaintenance(const std::string& name);
+  Status ForgetPastMaintenance();
+  const std::map<std::string, MaintenanceRow>& maintenance() const { return maintenance_; }
+
   // --- what others may see ---
   // Whether an attempt is on a node that knows of it, so that home may connect to it.
   bool IsPlaced(const JobRow& job) const;
@@ -157,6 +175,19 @@ class State {
   // Restores the scheduler from its journal, or with `anew` from the jobs.
   Status LoadScheduler(bool anew);
   void FeedTeams(const std::vector<TeamConfig>& gone);
+  sched::core::NodeSpec SpecOfNode(const NodeRow& node) const;
+  // Now, or for kAfterItsSave when its own next save should be over. Monotonic.
+  int64_t TellAt(const JobRow& job, sched::core::StopMode mode) const;
+  // Tells attempts to leave whose time has come.
+  void TellStops();
+  // Uses one try of the rule for which the node has ended the attempt, as its reason says. False: it is no such end.
+  bool TakeRetry(const std::string& reason, JobRow* job);
+  // Uses one try of the first rule for ends of this kind, if there is one.
+  void TakeRetryFor(const std::string& cause, JobRow* job);
+  // Tells the scheduler the begin time of a job that waits again.
+  void WaitForBegin(const JobRow& job);
+  // The run time of its attempt that must be repeated when it ends now.
+  sched::core::Micros LostBy(const JobRow& job) const;
   Status TeachHistory();
   bool Agrees() const;
   Status Carry(const sched::core::Place& place);
@@ -188,7 +219,7 @@ class State {
   void Bereave(JobRow& job, uint32_t pod, Ending why, const std::string& reason);
   Status LosePods(JobRow& job, const std::string& node, const std::string& reason);
   Status RunAgain(JobRow& job);
-  sched::core::Micros LostWork(const JobRow& job);
+  sched::core::Micros LostWork(const JobRow& job, bool retried);
   Status BackToQueue(JobRow& job, sched::core::Micros lost, v1::JobState attempt_state, const std::string& reason);
   void AwaitStragglers(const JobRow& job);
   Status EndStragglers();
@@ -198,6 +229,7 @@ class State {
   Status SendStart(const JobRow& job, uint32_t first, uint32_t end);
   void SendGo(const JobRow& job, const PodRow& pod);
   void SendStop(const std::string& node, uint64_t job, uint32_t attempt, uint32_t pod, int32_t signal);
+  void SendPreempt(const JobRow& job);  // to all pods
   void SendPreempt(const JobRow& job, const PodRow& pod);
   void SendGangEnd(const JobRow& job, const PodRow& pod);
 
@@ -217,6 +249,14 @@ class State {
   std::set<uint64_t> broken_promises_;                     // those of admissions_ that were revoked
   std::map<uint64_t, int64_t> stragglers_;                 // gangs that will be ended, by the wall clock
   std::map<std::string, Node> nodes_;
+  std::map<std::string, MaintenanceRow> maintenance_;
+  // How attempts that have to leave are told so. Not stored: after a restart they get all of their grace.
+  struct Stop {
+    sched::core::StopMode mode = sched::core::StopMode::kSave;
+    int64_t at = 0;  // when it is told; monotonic
+    bool told = false;
+  };
+  std::map<uint64_t, Stop> stops_;
   uint64_t epoch_ = 0;
   Outbox outbox_;
 };

@@ -57,13 +57,6 @@ JobRow* State::JobOf(const std::string& node, uint64_t id, uint32_t attempt, uin
   return row.node == node && !IsOver(row.state) ? &it->second : nullptr;
 }
 
-void State::Saved(const std::string& node, const v1::JobWord& word) {
-  const JobRow* job = JobOf(node, word.job(), word.attempt(), word.pod());
-  if (job == nullptr || !word.saved()) return;
-  const int64_t ago = std::max<int64_t>(clock_->Wall() - word.at_us(), 0);
-  scheduler_.Feed(core::JobSaved{job->id, scheduler_.Now() - ago, 0});
-}
-
 Status State::Report(JobRow& job, PodRow& pod, const v1::AttemptReport& report) {
   const v1::JobState state = report.state();
   const bool ready = report.ready() && !pod.ready;
@@ -185,12 +178,10 @@ Status State::RunAgain(JobRow& job) {
       return End(job.id, v1::FAILED, NotAllHome("node " + Escape(pod.node) + " is lost", job.attempt));
     }
   }
-  core::Micros lost = kEverything;
+  core::Micros lost = 0;
   v1::JobState state = v1::FAILED;
   std::string reason = job.failure;
   if (job.ending == Ending::kNone) {
-    lost = LostWork(job);
-    state = v1::PREEMPTED;
     reason = job.stopping;
     for (const PodRow& pod : job.pods) {
       v1::ExitRecord record;
@@ -198,18 +189,29 @@ Status State::RunAgain(JobRow& job) {
       reason = record.reason();
       break;
     }
-    ++job.preemptions;
+    const bool retried = TakeRetry(reason, &job);
+    lost = LostWork(job, retried);
+    if (!retried) {
+      state = v1::PREEMPTED;
+      ++job.preemptions;
+    }
   } else if (job.ending == Ending::kNotStarted) {
     ++job.failed_starts;
-    if (std::none_of(job.pods.begin(), job.pods.end(), HasRun)) lost = 0;
+    if (!std::none_of(job.pods.begin(), job.pods.end(), HasRun)) lost = LostBy(job);
+  } else {
+    if (!job.scheduling.requeue()) TakeRetryFor("node", &job);
+    lost = LostBy(job);
   }
   if (!leaving.pods.empty()) job.leaving = std::move(leaving);
-  return BackToQueue(job, lost, state, reason);
+  VRUN_TRY(BackToQueue(job, lost, state, reason));
+  WaitForBegin(job);
+  return {};
 }
 
-// Run time of a preempted attempt that must be repeated.
-core::Micros State::LostWork(const JobRow& job) {
-  bool saved = job.scheduling.saves(), ran = false;
+// Run time of a preempted attempt that must be repeated. `retried`: it was not told to leave but failed, so that its
+// last state is not known to be safe.
+core::Micros State::LostWork(const JobRow& job, bool retried) {
+  bool saved = job.scheduling.saves() && !retried, ran = false;
   for (const PodRow& pod : job.pods) {
     v1::ExitRecord record;
     (void)record.ParseFromString(pod.exit);
@@ -224,15 +226,24 @@ core::Micros State::LostWork(const JobRow& job) {
     scheduler_.Feed(core::JobSaved{job.id, scheduler_.Now(), job.stopping_us > 0 ? std::max<int64_t>(took, 1) : 0});
     return 0;
   }
-  if (const auto view = core::InspectJob(scheduler_.state(), job.id); view && job.scheduling.saves()) {
-    return scheduler_.Now() - view->started;  // earlier attempts' saved work is still there
-  }
-  return kEverything;
+  return LostBy(job);
+}
+
+core::Micros State::LostBy(const JobRow& job) const {
+  if (job.started_us > 0 && job.saved_us >= job.started_us) return std::max<int64_t>(clock_->Wall() - job.saved_us, 0);
+  // What earlier attempts have saved is still there.
+  const auto view = core::InspectJob(scheduler_.state(), job.id);
+  const bool has_saved = job.scheduling.saves() || job.saved_us > 0;
+  return view && has_saved ? scheduler_.Now() - view->started : kEverything;
 }
 
 Status State::BackToQueue(JobRow& job, core::Micros lost, v1::JobState attempt_state, const std::string& reason) {
   LogInfo("job {} of {} waits again: {}", job.id, Escape(job.user), Escape(reason));
   VRUN_TRY(SaveAttempt(job, attempt_state, 0, clock_->Wall(), reason));
+  if (job.started_us > 0) {
+    job.lost_us += std::clamp<int64_t>(lost, 0, std::max<int64_t>(clock_->Wall() - job.started_us, 0));
+  }
+  stops_.erase(job.id);
   job.state = v1::PENDING;
   job.reason = reason;
   job.pods.clear();

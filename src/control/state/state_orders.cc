@@ -9,7 +9,11 @@
 namespace vrun::control {
 namespace {
 
+namespace core = sched::core;
+
 constexpr uint32_t kDefaultGraceMillis = 30'000;
+// Of an attempt whose work since its last save is given up.
+constexpr uint32_t kShortGraceMillis = 5'000;
 
 uint32_t GraceMillis(const JobRow& job) {
   const uint32_t seconds = std::min<uint32_t>(job.scheduling.grace_s(), 24 * 3600);
@@ -87,9 +91,22 @@ void State::SendStop(const std::string& node, uint64_t job, uint32_t attempt, ui
   outbox_.to_nodes.emplace_back(node, MessageOf(StopOf(job, attempt, pod, signal, kDefaultGraceMillis)));
 }
 
+void State::SendPreempt(const JobRow& job) {
+  if (job.ending != Ending::kNone) return;  // its pods have been told to end
+  for (const PodRow& pod : job.pods) {
+    if (!IsOver(pod.state)) SendPreempt(job, pod);
+  }
+}
+
 void State::SendPreempt(const JobRow& job, const PodRow& pod) {
+  uint32_t grace = GraceMillis(job);
+  if (const auto stop = stops_.find(job.id); stop != stops_.end()) {
+    if (stop->second.at > clock_->Monotonic()) return;  // TellStops tells it
+    stop->second.told = true;
+    if (stop->second.mode != core::StopMode::kSave) grace = std::min(grace, kShortGraceMillis);
+  }
   const int32_t signal = job.scheduling.signal() != 0 ? job.scheduling.signal() : SIGTERM;
-  v1::StopAttempt stop = StopOf(job.id, job.attempt, pod.pod, signal, GraceMillis(job));
+  v1::StopAttempt stop = StopOf(job.id, job.attempt, pod.pod, signal, grace);
   stop.set_preempted(job.stopping);
   outbox_.to_nodes.emplace_back(pod.node, MessageOf(std::move(stop)));
 }

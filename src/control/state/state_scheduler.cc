@@ -45,7 +45,10 @@ Status State::LoadScheduler(bool anew) {
     scheduler_.Reset();
     VRUN_TRY(store_->ClearJournal());
     VRUN_TRY(TeachHistory());
-    for (const auto& [name, node] : nodes_) scheduler_.Feed(core::NodeUp{SpecOf(node.row)});
+    for (const auto& [name, node] : nodes_) scheduler_.Feed(core::NodeUp{SpecOfNode(node.row)});
+    for (const auto& [name, w] : maintenance_) {
+      scheduler_.Feed(core::MaintenanceSet{{w.name, w.nodes, w.from_us, w.until_us}});
+    }
     for (const auto& [id, job] : jobs_) {
       if (job.state != v1::PENDING && !HoldsResources(job)) continue;
       scheduler_.Feed(core::JobSubmitted{SpecOf(job)});
@@ -102,13 +105,18 @@ void State::FeedTeams(const std::vector<TeamConfig>& gone) {
   for (const TeamConfig& team : settings_.scheduler.teams) scheduler_.Feed(core::TeamSet{team.spec});
 }
 
-void State::SetTeams(std::vector<TeamConfig> teams) {
-  std::vector<TeamConfig> gone = std::exchange(settings_.scheduler.teams, std::move(teams));
-  FeedTeams(gone);
+void State::Configure(SchedulerConfig config) {
+  config.weights = settings_.scheduler.weights;
+  const SchedulerConfig before = std::exchange(settings_.scheduler, std::move(config));
+  FeedTeams(before.teams);
+  for (const auto& [name, node] : nodes_) {
+    if (node.connected) FeedNode(node);
+  }
 }
 
 Status State::Decide() {
   VRUN_TRY(EndStragglers());
+  TellStops();
   // Carrying out an action may feed the scheduler at once: a job that had not begun has nothing to stop.
   while (scheduler_.fed() || scheduler_.NextWake() == 0) {
     for (const core::Action& action : scheduler_.Decide()) {
@@ -166,11 +174,9 @@ Status State::Carry(const core::Preempt& preempt) {
   if (StartHeldBack(job)) return BackToQueue(job, 0, v1::PREEMPTED, reason);
   job.stopping = reason;
   job.stopping_us = clock_->Wall();
+  stops_[job.id] = {preempt.mode, TellAt(job, preempt.mode)};
   VRUN_TRY(Save(job));
-  if (job.ending != Ending::kNone) return {};  // its pods have been told to end
-  for (const PodRow& pod : job.pods) {
-    if (!IsOver(pod.state)) SendPreempt(job, pod);
-  }
+  SendPreempt(job);
   return {};
 }
 
@@ -178,6 +184,11 @@ std::optional<int64_t> State::NextWake() const {
   std::optional<int64_t> wake = scheduler_.NextWake();
   for (const auto& [id, at] : stragglers_) {
     const int64_t in = std::max<int64_t>(at - clock_->Wall(), 0);
+    if (!wake || in < *wake) wake = in;
+  }
+  for (const auto& [id, stop] : stops_) {
+    if (stop.told) continue;
+    const int64_t in = std::max<int64_t>(stop.at - clock_->Monotonic(), 0);
     if (!wake || in < *wake) wake = in;
   }
   return wake;

@@ -76,13 +76,21 @@ ALTER TABLE jobs DROP COLUMN leaving_node;
 ALTER TABLE jobs DROP COLUMN leaving_token;
 ALTER TABLE attempts DROP COLUMN node;
 ALTER TABLE attempts DROP COLUMN exit;
+)",
+    R"(
+ALTER TABLE nodes ADD COLUMN facts BLOB NOT NULL DEFAULT x'';
+ALTER TABLE nodes ADD COLUMN reason TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN saved_us INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN lost_us INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE maintenance (
+  name TEXT PRIMARY KEY, nodes TEXT NOT NULL, from_us INTEGER NOT NULL, until_us INTEGER NOT NULL) WITHOUT ROWID;
 )"};
 constexpr int kSchemaVersion = static_cast<int>(std::size(kMigrations));
 
 constexpr char kJobColumns[] =
     "id, user, request_id, home_id, pool, name, milli_cpus, memory_bytes, gpus, gpu_type, state, reason, submitted_us, "
     "started_us, ended_us, attempt, epoch, cancelled, cancel_signal, scheduling, stopping, stopping_us, preemptions, "
-    "leaving_attempt, leaving_epoch, gang, ending, failure, failed_pod, failed_starts, first_end_us, pods";
+    "leaving_attempt, leaving_epoch, gang, ending, failure, failed_pod, failed_starts, first_end_us, saved_us, lost_us, pods";
 
 constexpr char kPodColumns[] = "pod, node, token, gpu_mask, state, ready, exit";
 
@@ -264,6 +272,8 @@ JobRow ReadJob(S& s) {
   job.failed_pod = static_cast<uint32_t>(s.Int());
   job.failed_starts = static_cast<uint32_t>(s.Int());
   job.first_end_us = s.Int();
+  job.saved_us = s.Int();
+  job.lost_us = s.Int();
   return job;
 }
 
@@ -372,13 +382,14 @@ Status SqliteStore::UpdateJob(const JobRow& job) {
       this,
       "UPDATE jobs SET state=?, reason=?, started_us=?, ended_us=?, attempt=?, epoch=?, cancelled=?, cancel_signal=?, "
       "stopping=?, stopping_us=?, preemptions=?, leaving_attempt=?, leaving_epoch=?, ending=?, failure=?, "
-      "failed_pod=?, "
-      "failed_starts=?, first_end_us=?, pods=? WHERE id=?");
+      "failed_pod=?, failed_starts=?, first_end_us=?, saved_us=?, lost_us=?, scheduling=?, pods=? WHERE id=?");
+  const std::string scheduling = job.scheduling.SerializeAsString();
   s.Int(job.state).Text(job.reason).Int(job.started_us).Int(job.ended_us).Int(job.attempt);
   s.Int(static_cast<int64_t>(job.epoch)).Int(job.cancelled).Int(job.cancel_signal);
   s.Text(job.stopping).Int(job.stopping_us).Int(job.preemptions).Int(job.leaving.attempt);
   s.Int(static_cast<int64_t>(job.leaving.epoch)).Int(static_cast<int64_t>(job.ending)).Text(job.failure);
-  s.Int(job.failed_pod).Int(job.failed_starts).Int(job.first_end_us).Int(static_cast<int64_t>(job.pods.size()));
+  s.Int(job.failed_pod).Int(job.failed_starts).Int(job.first_end_us);
+  s.Int(job.saved_us).Int(job.lost_us).Blob(scheduling).Int(static_cast<int64_t>(job.pods.size()));
   s.Int(static_cast<int64_t>(job.id));
   return s.Run();
 }
@@ -407,10 +418,38 @@ Status SqliteStore::PutNode(const NodeRow& node) {
   const std::string addresses = Join(node.addresses);
   Statement s(this,
               "INSERT OR REPLACE INTO nodes (name, pool, total, addresses, version, boot_id, last_seen_us, lost, "
-              "draining) VALUES (?,?,?,?,?,?,?,?,?)");
+              "draining, facts, reason) VALUES (?,?,?,?,?,?,?,?,?,?,?)");
   s.Text(node.name).Text(node.pool).Blob(node.total).Text(addresses).Text(node.version);
   s.Int(static_cast<int64_t>(node.boot_id)).Int(node.last_seen_us).Int(node.lost).Int(node.draining);
+  s.Blob(node.facts).Text(node.reason);
   return s.Run();
+}
+
+Status SqliteStore::PutMaintenance(const MaintenanceRow& window) {
+  const std::string nodes = Join(window.nodes);
+  Statement s(this, "INSERT OR REPLACE INTO maintenance (name, nodes, from_us, until_us) VALUES (?,?,?,?)");
+  s.Text(window.name).Text(nodes).Int(window.from_us).Int(window.until_us);
+  return s.Run();
+}
+
+Status SqliteStore::DropMaintenance(const std::string& name) {
+  Statement s(this, "DELETE FROM maintenance WHERE name=?");
+  s.Text(name);
+  return s.Run();
+}
+
+Result<std::vector<MaintenanceRow>> SqliteStore::Maintenance() {
+  Statement s(this, "SELECT name, nodes, from_us, until_us FROM maintenance ORDER BY name");
+  std::vector<MaintenanceRow> windows;
+  for (;;) {
+    VRUN_ASSIGN(bool row, s.Step());
+    if (!row) return windows;
+    MaintenanceRow& w = windows.emplace_back();
+    w.name = s.Bytes();
+    w.nodes = Split(s.Bytes());
+    w.from_us = s.Int();
+    w.until_us = s.Int();
+  }
 }
 
 Result<std::optional<uint64_t>> SqliteStore::FindRequest(const std::string& user, const std::string& request_id) {
@@ -496,7 +535,8 @@ Result<std::vector<JobRow>> SqliteStore::ListJobs(bool ended_too, const std::str
 
 Result<std::vector<NodeRow>> SqliteStore::Nodes() {
   Statement s(this,
-              "SELECT name, pool, total, addresses, version, boot_id, last_seen_us, lost, draining FROM nodes "
+              "SELECT name, pool, total, addresses, version, boot_id, last_seen_us, lost, draining, facts, reason "
+              "FROM nodes "
               "ORDER BY name");
   std::vector<NodeRow> nodes;
   for (;;) {
@@ -512,6 +552,8 @@ Result<std::vector<NodeRow>> SqliteStore::Nodes() {
     n.last_seen_us = s.Int();
     n.lost = s.Int() != 0;
     n.draining = s.Int() != 0;
+    n.facts = s.Bytes();
+    n.reason = s.Bytes();
   }
 }
 

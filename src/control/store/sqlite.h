@@ -28,6 +28,8 @@ class SqliteStore : public Store {
   Status PutPod(uint64_t job, uint32_t attempt, const PodRow& pod) override;
   Status PutAttempt(const AttemptRow& attempt) override;
   Status PutNode(const NodeRow& node) override;
+  Status PutMaintenance(const MaintenanceRow& window) override;
+  Status DropMaintenance(const std::string& name) override;
   Status AppendJournal(const std::string& row) override;
   Status ClearJournal() override;
   Result<std::optional<uint64_t>> FindRequest(const std::string& user, const std::string& request_id) override;
@@ -35,6 +37,7 @@ class SqliteStore : public Store {
   Result<std::vector<JobRow>> UnfinishedJobs() override;
   Result<std::vector<JobRow>> ListJobs(bool ended_too, const std::string& home_id, int limit) override;
   Result<std::vector<NodeRow>> Nodes() override;
+  Result<std::vector<MaintenanceRow>> Maintenance() override;
   Result<uint64_t> LastEpoch() override;
   Result<std::vector<AttemptRow>> Attempts(uint64_t job) override;
   Result<std::vector<JobRow>> EndedJobs(uint64_t after, int limit, bool newest) override;

@@ -80,6 +80,8 @@ struct JobRow {
   std::string stopping;           // set when it was told to leave: for which job, as text for people
   int64_t stopping_us = 0;        // when it was told to leave
   uint32_t preemptions = 0;
+  int64_t saved_us = 0;  // when the program last said that its state is safe; 0: never
+  int64_t lost_us = 0;   // run time of earlier attempts that was not saved
   // An attempt whose commands have ended, but not all of whose writes are home yet. The next attempt must not start
   // before.
   struct Leaving {
@@ -111,6 +113,16 @@ struct NodeRow {
   int64_t last_seen_us = 0;
   bool lost = false;
   bool draining = false;
+  std::string facts;   // serialized v1.NodeFacts
+  std::string reason;  // why it drains
+};
+
+// Nodes that will be out of service.
+struct MaintenanceRow {
+  std::string name;
+  std::vector<std::string> nodes;
+  int64_t from_us = 0;
+  int64_t until_us = 0;
 };
 
 class Store {
@@ -127,6 +139,8 @@ class Store {
   virtual Status PutPod(uint64_t job, uint32_t attempt, const PodRow& pod) = 0;
   virtual Status PutAttempt(const AttemptRow& attempt) = 0;
   virtual Status PutNode(const NodeRow& node) = 0;
+  virtual Status PutMaintenance(const MaintenanceRow& window) = 0;  // replaces the one of this name
+  virtual Status DropMaintenance(const std::string& name) = 0;
   // The scheduler's journal: rows in order; a new journal replaces the old.
   virtual Status AppendJournal(const std::string& row) = 0;
   virtual Status ClearJournal() = 0;
@@ -137,6 +151,7 @@ class Store {
   // With their specs, newest first, at most `limit`. home_id "": any.
   virtual Result<std::vector<JobRow>> ListJobs(bool ended_too, const std::string& home_id, int limit) = 0;
   virtual Result<std::vector<NodeRow>> Nodes() = 0;
+  virtual Result<std::vector<MaintenanceRow>> Maintenance() = 0;  // in order of names
   virtual Result<uint64_t> LastEpoch() = 0;
   virtual Result<std::vector<AttemptRow>> Attempts(uint64_t job) = 0;  // the first one first
   // In order of ids, without specs: those after the id `after`, or the last `limit` when `newest`.
