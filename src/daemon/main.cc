@@ -84,6 +84,20 @@ int main(int argc, char** argv) {
   node_app->add_option("--memory-bytes", node.memory_bytes, "offered; 0: what the machine has");
   node_app->add_option("--gpus", node.gpus, "offered; -1: what the machine has");
   node_app->add_option("--gpu-type", node.gpu_type, "e.g. h100");
+  const auto list = [node_app](const char* name, std::vector<std::string>* to, const char* help) {
+    node_app->add_option(name, *to, help)->allow_extra_args(false);
+  };
+  list("--label", &node.facts.labels, "NAME or NAME=VALUE that jobs can ask for; may be repeated");
+  list("--taint", &node.facts.taints, "NAME or NAME=VALUE: only jobs that tolerate it run here; may be repeated");
+  node_app->add_option("--island", node.facts.island, "set of nodes that share one NVLink fabric");
+  node_app->add_option("--rack", node.facts.rack, "nodes of one leaf switch");
+  node_app->add_option("--block", node.facts.block, "racks of one spine switch");
+  node_app->add_option("--zone", node.facts.zone, "of the cloud or the building");
+  list("--gpu-group", &node.facts.gpu_groups,
+       "GPUs that are close to each other, as in 0-3; may be repeated; default: by NUMA node");
+  node_app->add_option("--bad-gpus", node.facts.bad_gpus, "GPUs that no job gets, as in 2,5");
+  node_app->add_option("--price", node.facts.price, "of one GPU, relative; default: the controller's for its type");
+  node_app->add_option("--nics", node.facts.nics, "RDMA interfaces that are handed out one by one");
   node_app->add_option("--cache-bytes", node.cache_bytes,
                        "bound of all content caches together; 0: a quarter of the file system");
   node_app->add_option(

@@ -28,6 +28,7 @@
 #include "node/agent/cpu_shares.h"
 #include "node/agent/kept_server.h"
 #include "node/agent/node_caches.h"
+#include "node/agent/node_facts.h"
 #include "node/fs/kept_store.h"
 #include "node/gang/gang.h"
 #include "node/uid_ranges.h"
@@ -170,6 +171,7 @@ class Agent : public AttemptHost {
   uint64_t next_presign_ = 1;
   std::unique_ptr<NodeCaches> caches_;
   std::unique_ptr<KeptServer> kept_server_;
+  v1::NodeFacts facts_;
   std::unique_ptr<SupervisorLink> spare_;
   std::map<AttemptKey, std::unique_ptr<Attempt>> attempts_;
   std::map<AttemptKey, v1::AttemptReport> ended_;  // not yet acknowledged by the controller
@@ -182,6 +184,7 @@ class Agent : public AttemptHost {
 
 Status Agent::Start() {
   VRUN_TRY(CheckHost());
+  VRUN_ASSIGN(facts_, DescribeNode(options_.facts, MachineResources(options_).gpus()));
   for (const char* sub : {"/tasks", "/kept", "/reports", "/store", "/views", "/fs"}) {
     VRUN_TRY(MakeDirs(options_.state_directory + sub, 0700));
   }
@@ -393,6 +396,7 @@ v1::Register Agent::Describe() {
   r.set_node(options_.name);
   r.set_pool(options_.pool);
   *r.mutable_total() = MachineResources(options_);
+  *r.mutable_facts() = facts_;
   for (const std::string& a : addresses_) r.add_addresses(a);
   r.set_version(VRUN_VERSION);
   r.set_boot_id(BootId());

@@ -8,6 +8,16 @@
 
 namespace vrun::node {
 
+// What the node says about itself (v1::NodeFacts).
+struct NodeFactsOptions {
+  std::vector<std::string> labels, taints;  // NAME or NAME=VALUE
+  std::string island, rack, block, zone;
+  std::vector<std::string> gpu_groups;  // "0-3,6": GPUs that are close to each other; empty: by NUMA node
+  std::string bad_gpus;                 // "2,5": GPUs that no job gets
+  double price = 0;                     // of one GPU, relative; 0: the controller's
+  uint32_t nics = 0;                    // RDMA interfaces that are handed out one by one
+};
+
 struct AgentOptions {
   std::string controller;  // host:port
   std::string name;        // also the name in the certificate
@@ -22,6 +32,7 @@ struct AgentOptions {
   uint64_t memory_bytes = 0;
   int gpus = -1;
   std::string gpu_type;
+  NodeFactsOptions facts;
   uint64_t cache_bytes = 0;             // limit for all homes together; 0: a quarter of the file system
   uint64_t cache_min_free_bytes = 0;    // 0: the store's default
   uint32_t cache_min_free_percent = 0;  // replaces cache_min_free_bytes when not 0

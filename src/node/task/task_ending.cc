@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/escape.h"
@@ -71,9 +72,40 @@ void SetRanks(const v1::TaskSpec& spec, const EndingFacts& facts, v1::ExitRecord
                           : ": exit " + std::to_string(WEXITSTATUS(status))));
 }
 
-}  // namespace
+// The name of such an end in RetryRule.causes, besides "any". "": no rule is for it.
+std::string CauseOf(const v1::ExitRecord& record) {
+  switch (record.kind()) {
+    case v1::ExitRecord::EXITED: return record.exit_code() == 0 ? "" : std::to_string(record.exit_code());
+    case v1::ExitRecord::SIGNALED: return "signal";
+    case v1::ExitRecord::TIME_LIMIT: return "timeout";
+    case v1::ExitRecord::OUT_OF_MEMORY_KILL: return "oom";
+    default: return "";
+  }
+}
 
-v1::ExitRecord JudgeEnding(const v1::TaskSpec& spec, const EndingFacts& facts) {
+// An end after which the job is started again by one of its rules is an end of this attempt only, as a preemption is.
+// The controller, which counts the tries, reads the rule's number.
+void ApplyRetries(const v1::StartAttempt& order, v1::ExitRecord* record) {
+  const std::string cause = CauseOf(*record);
+  if (cause.empty() || order.pods_size() > 1) return;
+  const v1::Scheduling& scheduling = order.spec().scheduling();
+  for (int i = 0; i < scheduling.retries_size(); ++i) {
+    const v1::RetryRule& rule = scheduling.retries(i);
+    const bool matches = std::any_of(rule.causes().begin(), rule.causes().end(),
+                                     [&](const std::string& c) { return c == cause || c == "any"; });
+    if (rule.times() == 0 || !matches) continue;
+    std::string what = record->reason();
+    if (what.empty()) {
+      what = record->signal() != 0 ? "signal " + std::to_string(record->signal())
+                                   : "exit status " + std::to_string(record->exit_code());
+    }
+    record->set_kind(v1::ExitRecord::PREEMPTED_BY_JOB);
+    record->set_reason("retry (rule " + std::to_string(i + 1) + "): " + what);
+    return;
+  }
+}
+
+v1::ExitRecord Judge(const v1::TaskSpec& spec, const EndingFacts& facts) {
   v1::ExitRecord record;
   const int status = DecidingStatus(facts);
   SetOutcome(status, &record);
@@ -131,6 +163,14 @@ v1::ExitRecord JudgeEnding(const v1::TaskSpec& spec, const EndingFacts& facts) {
                                " of the command " + (kills == 1 ? "was" : "were") + " killed: " + MemoryAdvice(spec);
     record.set_reason(record.reason().empty() ? killed : record.reason() + "; " + killed);
   }
+  return record;
+}
+
+}  // namespace
+
+v1::ExitRecord JudgeEnding(const v1::TaskSpec& spec, const EndingFacts& facts) {
+  v1::ExitRecord record = Judge(spec, facts);
+  ApplyRetries(spec.order(), &record);
   return record;
 }
 
