@@ -21,6 +21,7 @@
 #include "base/files.h"
 #include "base/io/message_socket.h"
 #include "base/log.h"
+#include "home/clients/admin_queries.h"
 #include "home/clients/cache_queries.h"
 #include "home/clients/client_server.h"
 #include "home/clients/kept_queries.h"
@@ -240,7 +241,8 @@ class Home {
         runs_(loop, &controller_, &roots_, &content_.traces(), &spool_, &run_files_,
               RunMakers(config.conflicts == "error")),
         queries_(loop, &controller_, &nodes_, &roots_, &runs_, &withheld_, &content_, root),
-        clients_(loop, &runs_, &queries_, [this] { cluster_.Refresh(); }) {
+        admin_(&controller_, &defaults_),
+        clients_(loop, &runs_, &queries_, &admin_, [this] { cluster_.Refresh(); }) {
     content_.SetLiveWrites(&live_writes_);
     live_writes_.OnRefused([this] { content_.tree_board().Look(); });
     content_.SetStale([this](const std::string& path) { tree_.LookAt(path); });
@@ -295,6 +297,13 @@ class Home {
       client->Close();
       End();
     });
+    queries_.Pass(v1::Query::kChange,
+                  [this](const Client& client, const v1::Query& query) { admin_.Change(client, query.change()); });
+    queries_.Pass(v1::Query::kDrain,
+                  [this](const Client& client, const v1::Query& query) { admin_.Drain(client, query.drain()); });
+    queries_.Pass(v1::Query::kMaintenance, [this](const Client& client, const v1::Query& query) {
+      admin_.Maintain(client, query.maintenance());
+    });
     queries_.Pass(v1::Query::kSnapshot, [this](const Client& client, const v1::Query& query) {
       snapshots_.Answer(client, query.snapshot());
     });
@@ -336,6 +345,7 @@ class Home {
   Withheld withheld_;
   Runs runs_;
   Queries queries_;
+  AdminQueries admin_;
   ClientServer clients_;
 };
 

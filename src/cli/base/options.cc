@@ -192,6 +192,7 @@ std::string FormatOptions(std::span<const OptionSpec> options) {
     left += o.short_name != 0 && !o.long_name.empty() ? ", " : "  ";
     if (!o.long_name.empty()) left += "--" + std::string(o.long_name);
     if (o.argument == Argument::kRequired) left += (o.long_name.empty() ? "" : " ") + std::string(o.value_name);
+    if (o.argument == Argument::kOptional) left += "[=" + std::string(o.value_name) + "]";
     left.resize(std::max<size_t>(left.size() + 2, 30), ' ');
     out += left + std::string(o.help) + "\n";
   }

@@ -40,7 +40,8 @@ enum class Completes {
   kViews,
   kSnapshots,
   kWrites,  // home keep discard
-  kClasses
+  kClasses,
+  kLevels
 };
 
 struct OptionSpec {

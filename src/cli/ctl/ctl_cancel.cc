@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// vctl cancel
+// vctl cancel, hold, release, requeue
 #include <strings.h>
 
 #include <csignal>
+#include <cstdio>
+#include <string>
+#include <vector>
 
 #include "base/escape.h"
 #include "cli/base/home_connection.h"
+#include "cli/base/json.h"
+#include "cli/base/table.h"
 #include "cli/base/values.h"
 #include "cli/ctl/ctl.h"
 #include "cli/request/scheduling.h"
@@ -38,7 +43,50 @@ Result<int> Run(const CtlInvocation& invocation) {
   return 0;
 }
 
+// --- hold, release, requeue
+
+// Every job is tried. Exits 1 if one was not changed.
+Result<int> ChangeAll(const CtlInvocation& invocation, v1::ChangeJobs::What what) {
+  VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
+  v1::ClientMessage message;
+  v1::ChangeJobs* change = message.mutable_query()->mutable_change();
+  change->set_what(what);
+  for (const std::string& word : invocation.words.operands) {
+    VRUN_ASSIGN(const uint64_t id, ParseJobId(word));
+    change->add_jobs()->set_job(id);
+  }
+  VRUN_ASSIGN(FirstAnswer first, SendAndReceive(home, message, {}, true, false));
+  std::vector<std::string> problems;
+  for (v1::HomeMessage answer = std::move(first.message); !answer.has_done();) {
+    if (answer.has_error()) return FromWire(answer.error());
+    if (answer.has_notice()) problems.push_back(answer.notice().text());
+    VRUN_ASSIGN(answer, ReceiveMessage(first.socket.get(), false));
+  }
+  if (invocation.json()) {
+    JsonWriter json;
+    json.BeginObject().Key("schema").Int(kJsonSchema).Key("ok").Bool(problems.empty()).Key("problems").BeginArray();
+    for (const std::string& problem : problems) json.String(problem);
+    json.EndArray().EndObject();
+    Print(json.Take());
+  } else {
+    for (const std::string& problem : problems) std::fprintf(stderr, "vctl: %s\n", SafeLine(problem).c_str());
+  }
+  return problems.empty() ? 0 : 1;
+}
+
+template <v1::ChangeJobs::What what>
+Result<int> RunChange(const CtlInvocation& invocation) {
+  return ChangeAll(invocation, what);
+}
+
 }  // namespace
+
+const CtlCommand kCtlHold{"hold",           "ID...",  "keep waiting jobs from starting", {},
+                          Completes::kJobs, SomeJobs, RunChange<v1::ChangeJobs::HOLD>};
+const CtlCommand kCtlRelease{
+    "release", "ID...", "let held jobs start", {}, Completes::kJobs, SomeJobs, RunChange<v1::ChangeJobs::RELEASE>};
+const CtlCommand kCtlRequeue{"requeue",        "ID...",  "stop running jobs, which then wait again", {},
+                             Completes::kJobs, SomeJobs, RunChange<v1::ChangeJobs::REQUEUE>};
 
 const CtlCommand kCtlCancel{"cancel", "ID...", "end jobs, or send them a signal", kOptions, Completes::kJobs,
                             Validate, Run};

@@ -68,6 +68,8 @@ std::string BashOffer(Completes what) {
     case Completes::kSnapshotActions:
       return "COMPREPLY=($(compgen -W \"" + std::string(kSnapshotActions) + " $(" + std::string(kSnapshots) +
              ")\" -- \"$cur\"))";
+    case Completes::kLevels:
+      return "COMPREPLY=($(compgen -W 'node island rack block zone rack:prefer block:prefer' -- \"$cur\"))";
     case Completes::kMemory: return "COMPREPLY=($(compgen -W '1G 4G 16G 64G' -- \"$cur\"))";
     case Completes::kViews: return "COMPREPLY=($(compgen -W 'live frozen' -- \"$cur\"))";
     default: return "COMPREPLY=()";
@@ -149,6 +151,7 @@ std::string ZshAction(Completes what) {
     case Completes::kSnapshots: return "_vrun_snapshots";
     case Completes::kSnapshotActions: return "_vrun_snapshot_words";
     case Completes::kEnvActions: return "_vrun_env_words";
+    case Completes::kLevels: return "(node island rack block zone)";
     case Completes::kMemory: return "(1G 4G 16G 64G)";
     case Completes::kViews: return "(live frozen)";
     default: return " ";
@@ -223,6 +226,7 @@ std::string FishOffer(const OptionSpec& o) {
     case Completes::kWrites: return " -x -a 'home keep discard'";
     case Completes::kClasses: return " -x -a '" VRUN_CLASSES "'";
     case Completes::kSnapshots: return " -x -a '(__vrun_snapshots)'";
+    case Completes::kLevels: return " -x -a 'node island rack block zone'";
     case Completes::kMemory: return " -x -a '1G 4G 16G 64G'";
     case Completes::kViews: return " -x -a 'live frozen'";
     default: return " -x";

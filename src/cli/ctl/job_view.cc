@@ -9,6 +9,7 @@
 #include "cli/base/exit_status.h"
 #include "cli/base/table.h"
 #include "cli/request/scheduling.h"
+#include "cli/request/wishes.h"
 
 namespace vrun::cli {
 namespace {
@@ -59,6 +60,44 @@ void WriteKept(const v1::Kept& kept, JsonWriter* json) {
   json->Key("state").String(KeptStateName(kept)).Key("files").Uint(kept.files()).Key("bytes").Uint(kept.bytes());
   json->Key("kept").Time(kept.kept_us()).Key("until").Time(kept.until_us()).Key("gone").Time(kept.gone_us());
   json->Key("problem").String(kept.problem()).EndObject();
+}
+
+template <typename Texts>
+std::string Listed(const Texts& texts) {
+  std::string out;
+  for (const std::string& text : texts) out += (out.empty() ? "" : ",") + text;
+  return out;
+}
+
+// "zone-a/block-2/rack-7/island-1": what is known, the largest first.
+std::string PlaceCell(const v1::NodeFacts& facts) {
+  std::string out;
+  for (const std::string* name : {&facts.zone(), &facts.block(), &facts.rack(), &facts.island()}) {
+    if (!name->empty()) out += (out.empty() ? "" : "/") + *name;
+  }
+  return out;
+}
+
+std::string TopologyCell(const v1::Scheduling& s) {
+  std::string out;
+  const auto add = [&out](const std::string& text) { out += (out.empty() ? "" : ", ") + text; };
+  if (s.required_level() != 0) add("within one " + LevelName(s.required_level()));
+  if (s.preferred_level() != 0) add("within one " + LevelName(s.preferred_level()) + " if possible");
+  if (s.segment() > 0) add(std::to_string(s.segment()) + " pods within one " + LevelName(s.segment_level()));
+  if (s.spread()) add("over many " + LevelName(s.segment_level()) + "s");
+  return out;
+}
+
+std::string CheckpointCell(const v1::Scheduling& s) {
+  std::string out;
+  const auto add = [&out](const char* what, double seconds) {
+    out += (out.empty() ? "" : ", ") + std::string(what) + " " + FormatDuration(static_cast<int64_t>(seconds * 1e6));
+  };
+  if (s.saves()) out = "on signal " + std::to_string(s.signal());
+  if (s.has_save_seconds()) add("takes", s.save_seconds());
+  if (s.has_restore_seconds()) add("restore", s.restore_seconds());
+  if (s.save_period_seconds() > 0) add("by itself every", s.save_period_seconds());
+  return out;
 }
 
 }  // namespace
@@ -117,6 +156,17 @@ void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
   json->Key("peak_memory_bytes").Uint(job.exit().peak_memory_bytes()).Key("oom_kills").Uint(job.exit().oom_kills());
   const v1::Scheduling& s = job.scheduling();
   json->Key("team").String(s.team()).Key("class").String(JobClassName(s.class_())).Key("requeue").Bool(s.requeue());
+  json->Key("held").Bool(s.hold()).Key("saved").Time(job.saved_us()).Key("lost_s").Seconds(job.lost_us());
+  const auto list = [json](const char* key, const auto& texts) {
+    json->Key(key).BeginArray();
+    for (const std::string& text : texts) json->String(text);
+    json->EndArray();
+  };
+  list("labels", s.labels());
+  list("tolerations", s.tolerations());
+  list("nodes", s.nodes());
+  list("excluded_nodes", s.excluded_nodes());
+  list("gpu_types", s.gpu_types());
   json->Key("queue_position");
   job.queue_position() != 0 ? json->Uint(job.queue_position()) : json->Null();
   if (job.attempts_size() > 0) {
@@ -144,7 +194,21 @@ void WriteNode(const v1::NodeInfo& node, JsonWriter* json) {
   WriteResources(node.used(), json);
   json->Key("addresses").BeginArray();
   for (const std::string& a : node.addresses()) json->String(a);
-  json->EndArray().Key("last_seen").Time(node.last_seen_us()).Key("version").String(node.version()).EndObject();
+  json->EndArray().Key("last_seen").Time(node.last_seen_us()).Key("version").String(node.version());
+  json->Key("reason").String(node.reason());
+  const v1::NodeFacts& facts = node.facts();
+  const auto list = [json](const char* key, const auto& texts) {
+    json->Key(key).BeginArray();
+    for (const std::string& text : texts) json->String(text);
+    json->EndArray();
+  };
+  list("labels", facts.labels());
+  list("taints", facts.taints());
+  json->Key("island").String(facts.island()).Key("rack").String(facts.rack()).Key("block").String(facts.block());
+  json->Key("zone").String(facts.zone()).Key("gpu_groups").BeginArray();
+  for (const uint32_t group : facts.gpu_groups()) json->Uint(group);
+  json->EndArray().Key("bad_gpus").Uint(facts.bad_gpus()).Key("nics").Uint(facts.nics());
+  json->Key("price").Number(facts.price_milli() == 0 ? 1 : facts.price_milli() / 1000.0, 3).EndObject();
 }
 
 std::string FormatJobs(const v1::JobList& jobs, OutputFormat format, bool headers) {
@@ -221,6 +285,15 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   const v1::Scheduling& s = job.scheduling();
   line("team", Escape(s.team()));
   line("class", JobClassName(s.class_()) + (s.requeue() ? ", may be preempted" : ""));
+  line("constraint", Escape(Listed(s.labels())));
+  line("tolerates", Escape(Listed(s.tolerations())));
+  line("gpu types", Escape(Listed(s.gpu_types())));
+  line("nodelist", Escape(Listed(s.nodes())));
+  line("excludes", Escape(Listed(s.excluded_nodes())));
+  line("topology", TopologyCell(s));
+  line("checkpoint", CheckpointCell(s));
+  line("saved", TimeCell(job.saved_us()));
+  if (job.lost_us() > 0) line("lost", FormatDuration(job.lost_us()) + " of run time, repeated or to be repeated");
   if (job.attempts_size() < 2) return out;
   for (const v1::AttemptInfo& a : job.attempts()) {
     line("attempt " + std::to_string(a.attempt()), std::string(StateName(a.state())) + " on " + Escape(a.node()) +
@@ -244,7 +317,9 @@ std::string FormatNodes(const v1::NodeList& nodes, OutputFormat format, bool hea
   }
   bool wide = format == OutputFormat::kWide;
   std::vector<std::string> columns{"NODE", "POOL", "STATE", "JOBS", "CPUS", "MEMORY", "GPUS"};
-  if (wide) columns.insert(columns.end(), {"LAST SEEN", "ADDRESSES", "VERSION"});
+  if (wide) {
+    columns.insert(columns.end(), {"LAST SEEN", "ADDRESSES", "VERSION", "PLACE", "LABELS", "TAINTS", "REASON"});
+  }
   Table table(std::move(columns));
   for (const v1::NodeInfo& node : nodes.nodes()) {
     const v1::Resources &used = node.used(), &total = node.total();
@@ -258,7 +333,8 @@ std::string FormatNodes(const v1::NodeList& nodes, OutputFormat format, bool hea
     if (wide) {
       std::string addresses;
       for (const std::string& a : node.addresses()) addresses += (addresses.empty() ? "" : ",") + a;
-      cells.insert(cells.end(), {TimeCell(node.last_seen_us()), addresses, node.version()});
+      cells.insert(cells.end(), {TimeCell(node.last_seen_us()), addresses, node.version(), PlaceCell(node.facts()),
+                                 Listed(node.facts().labels()), Listed(node.facts().taints()), node.reason()});
     }
     table.Add(std::move(cells));
   }

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "cli/request/log_path.h"
+#include "cli/request/wishes.h"
 
 namespace vrun::cli {
 namespace {
@@ -47,6 +48,18 @@ enum Id {
   kNodes,
   kTasks,
   kNoStdin,
+  kConstraint,
+  kNodelist,
+  kExclude,
+  kTolerate,
+  kTopology,
+  kSwitches,
+  kSegment,
+  kSpread,
+  kCheckpoint,
+  kRetry,
+  kHold,
+  kTestOnly,
   kHelp,
   kVersion,
 };
@@ -61,7 +74,8 @@ constexpr OptionSpec kNameSpec{kName, 'J', "job-name", kValue, "NAME", "name of 
 constexpr OptionSpec kCpusSpec{kCpus, 'c', "cpus-per-task", kValue, "N", "cores, as in 4 or 0.5 (1)"};
 constexpr OptionSpec kMemorySpec{
     kMemory, 0, "mem", kValue, "SIZE", "memory, as in 16G; a bare number is in MiB", Completes::kMemory};
-constexpr OptionSpec kGpusSpec{kGpus, 'G', "gpus", kValue, "[TYPE:]N", "GPUs"};
+constexpr OptionSpec kGpusSpec{kGpus,  'G',        "gpus",
+                               kValue, "[TYPE:]N", "GPUs; h100:2|a100:2 takes one of these types, the first if it can"};
 // There is one node and one task, so "per node" and "per task" mean per job.
 constexpr OptionSpec kGpusPerNode{kGpus, 0, "gpus-per-node", kValue, "[TYPE:]N"};
 constexpr OptionSpec kGpusPerTask{kGpus, 0, "gpus-per-task", kValue, "[TYPE:]N"};
@@ -109,9 +123,13 @@ constexpr OptionSpec kSnapshotSpec{
 constexpr OptionSpec kBeginSpec{
     kBegin, 'b', "begin", kValue, "TIME", "not before then: now+2hours, HH:MM, tomorrow, YYYY-MM-DD[THH:MM[:SS]]"};
 constexpr OptionSpec kDeadlineSpec{
-    kDeadline,     0,
-    "deadline",    kValue,
-    "[hard:]TIME", "it should have ended by then; hard: say whether it will, and keep room for it"};
+    kDeadline,
+    0,
+    "deadline",
+    kValue,
+    "[hard:]TIME",
+    "it should have ended by then; hard: say whether it will, and keep room for it; 18:00=1,20:00=0.5: "
+    "later is worth less"};
 constexpr OptionSpec kDependencySpec{
     kDependency, 'd',          "dependency",
     kValue,      "WHEN:ID...", "after other jobs: afterok:ID[:ID...] if they succeed, afterany:ID[:ID...] in any case"};
@@ -124,6 +142,38 @@ constexpr OptionSpec kViewSpec{kView,
                                "of vrun); frozen: the root as "
                                "it is now, and what is written goes home at the end (default of vbatch)",
                                Completes::kViews};
+constexpr OptionSpec kConstraintSpec{
+    kConstraint, 'C', "constraint", kValue, "LABEL,...", "only nodes with all of these labels (`vctl nodes -o wide`)"};
+constexpr OptionSpec kNodelistSpec{
+    kNodelist, 'w', "nodelist", kValue, "NODE,...", "only these nodes, as in n1,gpu[1-4]", Completes::kNodes};
+constexpr OptionSpec kExcludeSpec{kExclude, 'x', "exclude", kValue, "NODE,...", "not these nodes", Completes::kNodes};
+constexpr OptionSpec kTolerateSpec{kTolerate, 0,           "tolerate",
+                                   kValue,    "TAINT,...", "also nodes that are kept for jobs that name these taints"};
+constexpr OptionSpec kTopologySpec{
+    kTopology,         0,
+    "topology",        kValue,
+    "LEVEL[:prefer]",  "all of it within one node, island, rack, block or zone; prefer: if that costs little waiting",
+    Completes::kLevels};
+constexpr OptionSpec kSwitchesSpec{kSwitches, 0, "switches", kValue, "1[@TIME]"};
+constexpr OptionSpec kSegmentSpec{kSegment, 0,           "segment",
+                                  kValue,   "N[@LEVEL]", "each N of its pods within one island (or another level)"};
+constexpr OptionSpec kSpreadSpec{
+    kSpread, 0, "spread", Argument::kOptional, "LEVEL", "its pods on as many nodes (or racks, ...) as possible"};
+constexpr OptionSpec kSpreadOfSlurm{kSpread, 0, "spread-job", kFlag};
+constexpr OptionSpec kCheckpointSpec{
+    kCheckpoint, 0,      "checkpoint",
+    kValue,      "WHAT", "how it saves its state, as in signal:USR1,grace:120s,save:45s,restore:60s,every:10m"};
+constexpr OptionSpec kRetrySpec{kRetry,
+                                0,
+                                "retry",
+                                kValue,
+                                "N[@DELAY][:CAUSE,...]",
+                                "start it again up to N times after any, oom, node, timeout, signal or an exit status; "
+                                "each try waits twice as long"};
+constexpr OptionSpec kHoldSpec{kHold, 'H', "hold", kFlag, "", "do not start it before `vctl release ID`"};
+constexpr OptionSpec kTestOnlySpec{
+    kTestOnly, 0,  "test-only",
+    kFlag,     "", "say when and where it would start and what it would cost, and submit nothing"};
 constexpr OptionSpec kQuietSpec{kQuiet, 'q', "quiet", kFlag, "", "say nothing about waiting"};
 constexpr OptionSpec kQuietOfSlurm{kQuiet, 'Q', "", kFlag};
 constexpr OptionSpec kNodesSpec{kNodes, 'N', "nodes", kValue, "1"};
@@ -159,6 +209,19 @@ constexpr OptionSpec kRunOptions[] = {
     kBeginSpec,
     kDeadlineSpec,
     kDependencySpec,
+    kConstraintSpec,
+    kNodelistSpec,
+    kExcludeSpec,
+    kTolerateSpec,
+    kTopologySpec,
+    kSwitchesSpec,
+    kSegmentSpec,
+    kSpreadSpec,
+    kSpreadOfSlurm,
+    kCheckpointSpec,
+    kRetrySpec,
+    kHoldSpec,
+    kTestOnlySpec,
     kViewSpec,
     {kOnDisconnect, 0, "on-disconnect", kValue, "keep|cancel",
      "what becomes of the job, waiting or running, when vrun is killed or its terminal closes (default: keep; of an "
@@ -208,6 +271,19 @@ constexpr OptionSpec kBatchOptions[] = {
     kBeginSpec,
     kDeadlineSpec,
     kDependencySpec,
+    kConstraintSpec,
+    kNodelistSpec,
+    kExcludeSpec,
+    kTolerateSpec,
+    kTopologySpec,
+    kSwitchesSpec,
+    kSegmentSpec,
+    kSpreadSpec,
+    kSpreadOfSlurm,
+    kCheckpointSpec,
+    kRetrySpec,
+    kHoldSpec,
+    kTestOnlySpec,
     kViewSpec,
     {kFollow, 'f', "follow", kFlag, "",
      "show the output, and exit as the job did; stdout is the job's alone; Ctrl-C leaves the job running"},
@@ -262,9 +338,7 @@ constexpr HarmlessOption kHarmless[] = {
      .argument = Argument::kOptional,
      .value = "ALL",
      .instead = "all soft limits come along, leave it out"},
-    {.long_name = "spread-job"},
     {.long_name = "stepmgr"},
-    {.long_name = "switches", .argument = kValue},
     {.long_name = "threads-per-core", .argument = kValue},
     {.long_name = "time-min", .argument = kValue},
     {.long_name = "tres-bind", .argument = kValue},
@@ -277,22 +351,19 @@ constexpr HarmlessOption kHarmless[] = {
 #define VRUN_COMMON_UNSUPPORTED                                                                                      \
   {'a', "array", "submit one job for each index"}, {0, "batch", kChoosePool}, {0, "bb", kLeaveOut},                  \
       {0, "bbf", kLeaveOut}, {0, "cluster-constraint", kChoosePool}, {'M', "clusters", kChoosePool},                 \
-      {'C', "constraint", "choose a pool with -P or a GPU type with -G TYPE:N"},                                     \
       {0, "container", "the job runs in your root, see also --snapshot"},                                            \
       {0, "container-id", "the job runs in your root, see also --snapshot"},                                         \
       {'S', "core-spec", "write -c N for the cores that it needs"}, {0, "cores-per-socket", kChoosePool},            \
       {0, "cpu-freq", kNodeDecides}, {0, "cpus-per-gpu", "write -c N for the whole job"},                            \
-      {'x', "exclude", kChoosePool}, {0, "exclusive", "ask for all cores with -c"},                                  \
-      {0, "export-file", "write --export NAME=VALUE,..."}, {'B', "extra-node-info", kChoosePool},                    \
-      {0, "gid", "jobs run as you"}, {0, "gpu-freq", kNodeDecides}, {0, "gpus-per-socket", "write -G [TYPE:]N"},     \
-      {'H', "hold", "submit it later, or write --begin"}, {'I', "immediate", kLeaveOut}, {'l', "label", kOneTask},   \
+      {0, "exclusive", "ask for all cores with -c"}, {0, "export-file", "write --export NAME=VALUE,..."},            \
+      {'B', "extra-node-info", kChoosePool}, {0, "gid", "jobs run as you"}, {0, "gpu-freq", kNodeDecides},           \
+      {0, "gpus-per-socket", "write -G [TYPE:]N"}, {'I', "immediate", kLeaveOut}, {'l', "label", kOneTask},          \
       {'L', "licenses", kLeaveOut}, {0, "mcs-label", kLeaveOut},                                                     \
       {0, "mem-per-cpu", "write --mem SIZE for the whole job"},                                                      \
       {0, "mem-per-gpu", "write --mem SIZE for the whole job"}, {0, "mincpus", "write -c N"},                        \
-      {0, "network", kLeaveOut}, {'F', "nodefile", kChoosePool}, {'w', "nodelist", kChoosePool},                     \
-      {0, "power", kNodeDecides}, {0, "priority", "write --class CLASS"}, {0, "reboot", kNodeDecides},               \
-      {0, "reservation", kChoosePool}, {0, "resv-ports", kLeaveOut}, {0, "segment", kLeaveOut},                      \
-      {0, "sockets-per-node", kChoosePool}, {0, "test-only", kLeaveOut},                                             \
+      {0, "network", kLeaveOut}, {'F', "nodefile", "write --nodelist"}, {0, "power", kNodeDecides},                  \
+      {0, "priority", "write --class CLASS"}, {0, "reboot", kNodeDecides}, {0, "reservation", kChoosePool},          \
+      {0, "resv-ports", kLeaveOut}, {0, "sockets-per-node", kChoosePool},                                            \
       {0, "thread-spec", "write -c N for the cores that it needs"}, {0, "tmp", kChoosePool},                         \
       {0, "tres-per-task", "write -c, --mem and -G"}, {0, "uid", "jobs run as you"}, {'u', "usage", "write --help"}, \
       {'W', "wait", "write vbatch -f, or use `vctl wait ID`"}, {                                                     \
@@ -407,11 +478,11 @@ Status CheckView(const RunOptions& options) {
 
 namespace {
 
-Status ApplyGpus(const std::string& value, v1::RunSpec* spec) {
-  return Store(ParseGpus(value), [spec](const Gpus& gpus) {
-    spec->mutable_resources()->set_gpus(gpus.count);
-    spec->mutable_resources()->set_gpu_type(gpus.type);
-  });
+// Replaces the list.
+Status StoreAll(Result<std::vector<std::string>> values, google::protobuf::RepeatedPtrField<std::string>* to) {
+  if (!values) return std::move(values).error();
+  to->Assign(values->begin(), values->end());
+  return {};
 }
 
 Status ApplySignal(const std::string& value, v1::Scheduling* scheduling) {
@@ -433,7 +504,7 @@ Status ApplyGres(const std::string& value, v1::RunSpec* spec) {
   }
   std::string gpus = value == "gpu" ? "1" : value.substr(4);
   const bool counted = gpus.find(':') != std::string::npos || gpus.find_first_not_of("0123456789") == std::string::npos;
-  return ApplyGpus(counted ? gpus : gpus + ":1", spec);
+  return ParseGpuWish(counted ? gpus : gpus + ":1", spec);
 }
 
 Status ApplyOpenMode(const std::string& value, RunOptions* out) {
@@ -468,7 +539,7 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kName: return StoreName(value, spec->mutable_name());
     case kCpus: return Store(ParseCpus(value), [&](uint32_t n) { resources->set_milli_cpus(n); });
     case kMemory: return Store(ParseMemory(value), [&](uint64_t n) { resources->set_memory_bytes(n); });
-    case kGpus: return ApplyGpus(value, spec);
+    case kGpus: return ParseGpuWish(value, spec);
     case kTime: return Store(ParseTimeLimit(value), [&](uint64_t s) { scheduling->set_limit_s(s); });
     case kDirectory: return StoreText(value, &out->directory);
     case kExport: return ApplyExport(value, out);
@@ -477,11 +548,7 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kNoTty: out->terminal = TerminalWish::kNever; return {};
     case kSnapshot: return StoreText(value, &out->snapshot);
     case kBegin: return Store(ParseMoment(value, WallMicros()), [&](int64_t us) { scheduling->set_begin_us(us); });
-    case kDeadline:
-      return Store(ParseDeadline(value, WallMicros()), [&](const Deadline& deadline) {
-        scheduling->set_deadline_us(deadline.at);
-        scheduling->set_hard_deadline(deadline.hard);
-      });
+    case kDeadline: return ParseDeadlines(value, WallMicros(), scheduling);
     case kDependency:
       return Store(ParseDependencies(value), [&](const Dependencies& other) {
         scheduling->mutable_after()->Assign(other.after.begin(), other.after.end());
@@ -515,6 +582,19 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
       if (!value.empty()) return OnlyOne(value);
       out->no_stdin = true;
       return {};
+    case kConstraint: return StoreAll(ParseLabels(value), scheduling->mutable_labels());
+    case kTolerate: return StoreAll(ParseTaints(value), scheduling->mutable_tolerations());
+    // The controller, which knows the nodes, reads lists like n[1-4].
+    case kNodelist: scheduling->clear_nodes(); return StoreName(value, scheduling->add_nodes());
+    case kExclude: scheduling->clear_excluded_nodes(); return StoreName(value, scheduling->add_excluded_nodes());
+    case kTopology: return ParseTopology(value, scheduling);
+    case kSwitches: return ParseSwitches(value, scheduling);
+    case kSegment: return ParseSegment(value, scheduling);
+    case kSpread: return ParseSpread(value, scheduling);
+    case kCheckpoint: return ParseCheckpoint(value, scheduling);
+    case kRetry: return Store(ParseRetry(value), [&](const v1::RetryRule& rule) { *scheduling->add_retries() = rule; });
+    case kHold: scheduling->set_hold(true); return {};
+    case kTestOnly: out->test_only = true; return {};
     case kHelp: out->help = true; return {};
     case kVersion: out->version = true; return {};
   }

@@ -31,6 +31,7 @@ struct RunOptions {
   bool quiet = false;
   bool explain_io = false;
   bool no_stdin = false;
+  bool test_only = false;
   std::string status_json;  // FILE or fd:N
   std::string snapshot;     // "": the root as it is
   // vbatch

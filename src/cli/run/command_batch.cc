@@ -298,6 +298,10 @@ int BatchMain(std::span<const std::string> words) {
   if (!run) return not_submitted(run.error());
   Status start = CheckStart(*options, run->spec().command(), *root);
   if (!start) return failed(start.error());
+  if (options->test_only) {
+    auto tested = TestOnly(*std::move(run), "vbatch");
+    return tested ? *tested : not_submitted(tested.error());
+  }
   auto status = Submit(*options, *std::move(run));
   return status ? *status : not_submitted(status.error());
 }

@@ -15,7 +15,9 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "cli/base/exit_status.h"
+#include "cli/base/home_connection.h"
 #include "cli/base/output.h"
+#include "cli/base/table.h"
 #include "cli/base/terminal.h"
 #include "cli/request/job_command.h"
 #include "cli/request/named_descriptors.h"
@@ -92,6 +94,11 @@ Result<RunSession::Options> MakeRun(const RunOptions& options, UniqueFd* null) {
   if (terminal && options.spec.scheduling().requeue()) {
     return Error(Code::kInvalid, "--requeue: a command with a terminal cannot be started again: add --no-tty");
   }
+  if (options.spec.scheduling().retries_size() > 0 && (terminal || !run.descriptors.empty())) {
+    return Error(Code::kInvalid, std::string("--retry: a command with ") +
+                                     (terminal ? "a terminal cannot be started again: add --no-tty"
+                                               : "/dev/fd/N cannot be started again: name a file"));
+  }
   run.local_terminal = terminal && stdin_terminal;
   v1::Scheduling* scheduling = run.request.mutable_spec()->mutable_scheduling();
   run.hangup_disconnects = scheduling->on_disconnect() != v1::ON_DISCONNECT_UNSPECIFIED;
@@ -164,6 +171,20 @@ Result<v1::Run> MakeRequest(const RunOptions& options, const std::string& root) 
   return run;
 }
 
+Result<int> TestOnly(v1::Run run, const char* program) {
+  VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
+  v1::ClientMessage message;
+  run.set_test_only(true);
+  *message.mutable_run() = std::move(run);
+  VRUN_ASSIGN(FirstAnswer first, SendAndReceive(home, message, {}, true, false));
+  for (v1::HomeMessage answer = std::move(first.message); !answer.has_done();) {
+    if (answer.has_error()) return FromWire(answer.error());
+    if (answer.has_notice()) std::fprintf(stderr, "%s: %s\n", program, SafeLine(answer.notice().text()).c_str());
+    VRUN_ASSIGN(answer, ReceiveMessage(first.socket.get(), false));
+  }
+  return 0;
+}
+
 int RunMain(std::span<const std::string> words) {
   auto options = ParseRun(words);
   if (!options) return Usage(options.error().message());
@@ -188,6 +209,10 @@ int RunMain(std::span<const std::string> words) {
   UniqueFd null;
   auto run = MakeRun(*options, &null);
   if (!run) return Report(*options, NotStarted(run.error()));
+  if (options->test_only) {
+    auto tested = TestOnly(std::move(run->request), "vrun");
+    return tested ? *tested : Report(*options, NotStarted(tested.error()));
+  }
   auto home = HomeConnection::Make();
   if (!home) return Report(*options, NotStarted(home.error()));
   RunOutcome outcome;

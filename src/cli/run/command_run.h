@@ -22,4 +22,7 @@ Result<v1::Run> MakeRequest(const RunOptions& options, const std::string& root);
 // 128 random bits in hex.
 Result<std::string> NewRequestId();
 
+// Submits nothing: prints when and where the job would start. Returns the exit status.
+Result<int> TestOnly(v1::Run run, const char* program);
+
 }  // namespace vrun::cli

@@ -7,6 +7,7 @@
 #include "base/files.h"
 #include "base/io/message_socket.h"
 #include "base/log.h"
+#include "home/clients/admin_queries.h"
 #include "home/clients/queries.h"
 #include "home/runs/runs.h"
 
@@ -15,8 +16,9 @@ namespace {
 constexpr int64_t kPauseMicros = 100'000;
 }
 
-ClientServer::ClientServer(EventLoop* loop, Runs* runs, Queries* queries, std::function<void()> before)
-    : loop_(loop), runs_(runs), queries_(queries), before_(std::move(before)) {}
+ClientServer::ClientServer(EventLoop* loop, Runs* runs, Queries* queries, AdminQueries* admin,
+                           std::function<void()> before)
+    : loop_(loop), runs_(runs), queries_(queries), admin_(admin), before_(std::move(before)) {}
 
 ClientServer::~ClientServer() { Stop(); }
 
@@ -72,7 +74,9 @@ void ClientServer::First(const std::shared_ptr<ClientConnection>& client, v1::Cl
                          std::vector<UniqueFd> fds) {
   before_();
   switch (message.body_case()) {
-    case v1::ClientMessage::kRun: return runs_->StartRun(client, message.run(), std::move(fds));
+    case v1::ClientMessage::kRun:
+      if (message.run().test_only()) return admin_->Test(client, message.run());
+      return runs_->StartRun(client, message.run(), std::move(fds));
     case v1::ClientMessage::kResume: return runs_->Resume(client, message.resume(), std::move(fds));
     case v1::ClientMessage::kQuery: return queries_->Answer(client, message.query());
     default: return client->SendError(Error(Code::kInvalid, "a conversation does not begin with that message"));

@@ -14,6 +14,7 @@
 
 namespace vrun::home {
 
+class AdminQueries;
 class Queries;
 class Runs;
 
@@ -21,7 +22,7 @@ class Runs;
 class ClientServer {
  public:
   // `before` is called before each first message is handled.
-  ClientServer(EventLoop* loop, Runs* runs, Queries* queries, std::function<void()> before);
+  ClientServer(EventLoop* loop, Runs* runs, Queries* queries, AdminQueries* admin, std::function<void()> before);
   ~ClientServer();
 
   // Listens; a stale socket file is replaced. kExists: another home answers there.
@@ -35,6 +36,7 @@ class ClientServer {
   EventLoop* const loop_;
   Runs* const runs_;
   Queries* const queries_;
+  AdminQueries* const admin_;
   const std::function<void()> before_;
   UniqueFd socket_;
   std::string path_;
