@@ -283,5 +283,118 @@ TEST_F(AdminTest, WhatAProgramSavedIsNotLost) {
   EXPECT_TRUE(Transaction([&] { return state_->Saved("n1", word); }));
 }
 
+// Who takes the room of `victim`, which has run for this long.
+class StopModeTest : public AdminTest {
+ protected:
+  v1::SubmitReply RunVictim(v1::SubmitRequest request, int seconds) {
+    Register(SimpleNode("n1", 4, 4));
+    request.mutable_spec()->mutable_resources()->set_gpus(4);
+    request.mutable_spec()->mutable_scheduling()->set_class_(v1::SCAVENGER);
+    const v1::SubmitReply reply = Submit(request);
+    Report("n1", ReportOf(reply.placement(), v1::RUNNING));
+    for (int i = 0; i < seconds; i += 5) {
+      clock_.AdvanceSeconds(5);
+      Transaction([&] { return Heard(*state_, "n1"); });
+    }
+    return reply;
+  }
+  void TakeItsRoom() {
+    v1::SubmitRequest urgent = SimpleJob("urgent", 1, 4);
+    urgent.mutable_spec()->mutable_scheduling()->set_class_(v1::PRODUCTION);
+    Submit(urgent);
+    for (int i = 0; i < 3; ++i) Transaction([&] { return clock_.AdvanceSeconds(5), Heard(*state_, "n1"); });
+  }
+  void Says(uint64_t job) {
+    v1::JobWord word;
+    word.set_job(job);
+    word.set_attempt(1);
+    word.set_saved(true);
+    word.set_at_us(clock_.Wall());
+    EXPECT_TRUE(Transaction([&] { return state_->Saved("n1", word); }));
+  }
+};
+
+TEST_F(StopModeTest, AJobWhoseWorkIsLostIsToldShortly) {
+  RunVictim(Repeatable("a"), 60);
+  TakeItsRoom();
+  const auto stops = Stops();
+  ASSERT_EQ(stops.size(), 1u);
+  EXPECT_EQ(stops[0].stop().grace_ms(), 10'000u);
+}
+
+TEST_F(StopModeTest, AJobKeepsTheTimeThatItAskedFor) {
+  v1::SubmitRequest request = Repeatable("a");
+  request.mutable_spec()->mutable_scheduling()->set_grace_s(77);
+  RunVictim(request, 60);
+  TakeItsRoom();
+  const auto stops = Stops();
+  ASSERT_EQ(stops.size(), 1u);
+  EXPECT_EQ(stops[0].stop().grace_ms(), 77'000u);
+}
+
+TEST_F(StopModeTest, AJobWhoseOwnSaveIsNearIsToldAfterIt) {
+  v1::SubmitRequest request = Repeatable("a");
+  request.mutable_spec()->mutable_scheduling()->set_save_period_seconds(600);
+  request.mutable_spec()->mutable_scheduling()->set_restore_seconds(5);
+  request.mutable_spec()->mutable_scheduling()->set_save_seconds(5);
+  const v1::SubmitReply victim = RunVictim(request, 560);
+  TakeItsRoom();
+  EXPECT_EQ(Stops().size(), 0u);
+  ASSERT_TRUE(state_->NextWake());
+  Says(victim.job());
+  EXPECT_EQ(Stops().size(), 1u);
+  LeavesFor("n1", victim.placement(), SIGKILL);
+  EXPECT_LT(InfoOf(victim.job()).lost_us(), 5'000'000);
+}
+
+TEST_F(StopModeTest, AJobThatDoesNotSaveIsToldAllTheSame) {
+  v1::SubmitRequest request = Repeatable("a");
+  request.mutable_spec()->mutable_scheduling()->set_save_period_seconds(600);
+  request.mutable_spec()->mutable_scheduling()->set_restore_seconds(5);
+  request.mutable_spec()->mutable_scheduling()->set_save_seconds(5);
+  RunVictim(request, 560);
+  TakeItsRoom();
+  EXPECT_EQ(Stops().size(), 0u);
+  clock_.AdvanceSeconds(60);
+  Transaction([&] { return Heard(*state_, "n1"); });
+  EXPECT_EQ(Stops().size(), 1u);
+}
+
+TEST_F(AdminTest, ARetryCountsItsTriesAndWaitsLongerEachTime) {
+  Register(SimpleNode("n1"));
+  v1::SubmitRequest request = SimpleJob("a");
+  v1::RetryRule* rule = request.mutable_spec()->mutable_scheduling()->add_retries();
+  rule->set_times(2);
+  rule->set_delay_s(30);
+  rule->add_causes("3");
+  v1::SubmitReply job = Submit(request);
+  const auto ends = [&](const v1::Placement& p) {
+    v1::AttemptReport report = ReportOf(p, v1::COMPLETING);
+    report.mutable_exit()->set_kind(v1::ExitRecord::PREEMPTED_BY_JOB);
+    report.mutable_exit()->set_started_us(clock_.Wall() - 1'000'000);
+    report.mutable_exit()->set_reason("retry (rule 1): exit status 3");
+    Report("n1", report);
+    WritesAreHome("n1", p);
+  };
+  ends(job.placement());
+  EXPECT_EQ(StateOf(job.job()), v1::PENDING);
+  clock_.AdvanceSeconds(20);
+  Transaction([&] { return Heard(*state_, "n1"); });
+  EXPECT_EQ(StateOf(job.job()), v1::PENDING);
+  clock_.AdvanceSeconds(11);
+  Transaction([&] { return Heard(*state_, "n1"); });
+  EXPECT_EQ(StateOf(job.job()), v1::STARTING);
+  EXPECT_EQ(InfoOf(job.job()).scheduling().retries(0).times(), 1u);
+  ends(Event(job.job()).placement());
+  clock_.AdvanceSeconds(31);
+  Transaction([&] { return Heard(*state_, "n1"); });
+  EXPECT_EQ(StateOf(job.job()), v1::PENDING);
+  clock_.AdvanceSeconds(30);
+  Transaction([&] { return Heard(*state_, "n1"); });
+  EXPECT_EQ(StateOf(job.job()), v1::STARTING);
+  EXPECT_EQ(InfoOf(job.job()).scheduling().retries(0).times(), 0u);
+  EXPECT_EQ(InfoOf(job.job()).attempts(0).state(), v1::FAILED);
+}
+
 }  // namespace
 }  // namespace vrun::control

@@ -12,8 +12,8 @@ namespace {
 namespace core = sched::core;
 
 constexpr uint32_t kDefaultGraceMillis = 30'000;
-// Of an attempt whose work since its last save is given up.
-constexpr uint32_t kShortGraceMillis = 5'000;
+// Of an attempt whose work since its last save is given up, unless the job has asked for a time.
+constexpr uint32_t kShortGraceMillis = 10'000;
 
 uint32_t GraceMillis(const JobRow& job) {
   const uint32_t seconds = std::min<uint32_t>(job.scheduling.grace_s(), 24 * 3600);
@@ -103,7 +103,7 @@ void State::SendPreempt(const JobRow& job, const PodRow& pod) {
   if (const auto stop = stops_.find(job.id); stop != stops_.end()) {
     if (stop->second.at > clock_->Monotonic()) return;  // TellStops tells it
     stop->second.told = true;
-    if (stop->second.mode != core::StopMode::kSave) grace = std::min(grace, kShortGraceMillis);
+    if (stop->second.mode != core::StopMode::kSave && job.scheduling.grace_s() == 0) grace = kShortGraceMillis;
   }
   const int32_t signal = job.scheduling.signal() != 0 ? job.scheduling.signal() : SIGTERM;
   v1::StopAttempt stop = StopOf(job.id, job.attempt, pod.pod, signal, grace);
