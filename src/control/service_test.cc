@@ -63,10 +63,12 @@ class ServiceTest : public ::testing::Test {
     *message.mutable_report() = report;
     stream.Send(message.SerializeAsString());
   }
-  static std::unique_ptr<rpc::Stream> OpenWatch(rpc::Channel& channel, WatchCollector* events, uint64_t job) {
+  static std::unique_ptr<rpc::Stream> OpenWatch(rpc::Channel& channel, WatchCollector* events, uint64_t job,
+                                                uint32_t pod = 0) {
     auto stream = channel.OpenStream("/vrun.v1.Control/Watch", events);
     v1::WatchRequest request;
     request.set_job(job);
+    request.set_pod(pod);
     stream->Send(request.SerializeAsString());
     return stream;
   }
@@ -125,6 +127,51 @@ TEST_F(ServiceTest, AJobFromHomeToNodeAndBack) {
   auto late_watch = OpenWatch(*home, &late, submitted->job());
   EXPECT_TRUE(late.WaitFor(IsState(v1::COMPLETED)));
   EXPECT_EQ(late.WaitClosed()->code(), Code::kOk);
+}
+
+TEST_F(ServiceTest, EachPodOfAGangHasItsWatch) {
+  Start();
+  auto home = Dial("home", "anna@h");
+  auto submitted = CallAndWait<v1::SubmitReply>(*home, "Submit", GangJob("r1", 2, 3));
+  ASSERT_TRUE(submitted) << submitted.error().message();
+  std::vector<WatchCollector> events(2);
+  std::vector<std::unique_ptr<rpc::Stream>> watches;
+  for (uint32_t pod = 0; pod < 2; ++pod) watches.push_back(OpenWatch(*home, &events[pod], submitted->job(), pod));
+  std::vector<std::unique_ptr<rpc::Channel>> channels;
+  std::vector<AgentCollector> orders(2);
+  std::vector<std::unique_ptr<rpc::Stream>> agents;
+  for (int i = 0; i < 2; ++i) {
+    channels.push_back(Dial("node", "n" + std::to_string(i)));
+    agents.push_back(OpenAgent(*channels.back(), &orders[i], SimpleNode("n" + std::to_string(i))));
+  }
+  std::map<uint32_t, int> node_of;
+  std::map<uint32_t, v1::Placement> placements;
+  for (int i = 0; i < 2; ++i) {
+    const auto start = orders[i].WaitFor([](const auto& m) { return m.has_start(); });
+    ASSERT_TRUE(start);
+    const v1::Placement& p = start->start().placement();
+    node_of[p.pod()] = i;
+    placements[p.pod()] = p;
+  }
+  for (uint32_t pod = 0; pod < 2; ++pod) {
+    const auto placed = events[pod].WaitFor([](const v1::JobEvent& e) { return e.has_placement(); });
+    ASSERT_TRUE(placed);
+    EXPECT_EQ(placed->placement().token(), placements[pod].token());
+    EXPECT_EQ(placed->pods(), 2u);
+    v1::AttemptReport ready = ReportOf(placements[pod], v1::STARTING);
+    ready.set_ready(true);
+    Report(*agents[node_of[pod]], ready);
+  }
+  for (auto& o : orders) EXPECT_TRUE(o.WaitFor([](const auto& m) { return m.has_go(); }));
+  for (auto& e : events) EXPECT_TRUE(e.WaitFor(IsState(v1::RUNNING)));
+  Report(*agents[node_of[1]], ExitOf(placements[1], v1::COMPLETED, v1::ExitRecord::EXITED, 0));
+  const auto exited = events[1].WaitFor([](const v1::JobEvent& e) { return e.has_exit(); });
+  ASSERT_TRUE(exited);
+  EXPECT_EQ(exited->state(), v1::RUNNING) << "the job goes on";
+  EXPECT_EQ(exited->exit().pod(), 1u);
+  Report(*agents[node_of[0]], ExitOf(placements[0], v1::COMPLETED, v1::ExitRecord::EXITED, 0));
+  for (auto& e : events) EXPECT_TRUE(e.WaitFor(IsState(v1::COMPLETED)));
+  for (auto& e : events) EXPECT_EQ(e.WaitClosed()->code(), Code::kOk);
 }
 
 TEST_F(ServiceTest, NoWatchIsForgottenWhenManyComeAtOnce) {

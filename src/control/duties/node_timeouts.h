@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls silent nodes lost.
 //
-// A node that has sent nothing for one lease is lost. Its jobs become LOST, and their resources stay accounted until
-// the node comes back or is known to have restarted. Two false alarms are handled: a pause of this process (the pause
-// is subtracted from every silence), and more than half of at least four nodes going silent together (they get another
-// lease, because the network or the controller is the more likely cause).
+// A node that has sent nothing for one lease is lost. Its jobs of one pod become LOST, and their resources stay
+// accounted until the node comes back or is known to have restarted. A gang with a pod there ends. Two false alarms are
+// handled: a pause of this process (the pause is subtracted from every silence), and more than half of at least four
+// nodes going silent together (they get another lease, because the network or the controller is the more likely cause).
 #pragma once
 
 #include <cstdint>

@@ -136,13 +136,16 @@ bool WasPreempted(const JobRow& job) {
 
 bool RunsAgain(const JobRow& job) {
   if (job.cancelled) return false;
+  // While a gang is STARTING, nothing of it has run, and what goes wrong is not its fault.
   switch (job.ending) {
     case Ending::kNone: return WasPreempted(job);
     case Ending::kNotStarted:
       // Where some ranks have run, it is like any other restart.
-      return job.failed_starts + 1 < kMostFailedStarts &&
-             (job.scheduling.requeue() || std::none_of(job.pods.begin(), job.pods.end(), HasRun));
-    case Ending::kPodLost: return job.scheduling.requeue() || RuleFor(job.scheduling, "node") >= 0;
+      return job.failed_starts + 1 < kMostFailedStarts && (job.state == v1::STARTING || job.scheduling.requeue() ||
+                                                           std::none_of(job.pods.begin(), job.pods.end(), HasRun));
+    case Ending::kPodLost:
+      return job.scheduling.requeue() || (IsGang(job) && job.state == v1::STARTING) ||
+             RuleFor(job.scheduling, "node") >= 0;
     case Ending::kFailed:
     case Ending::kLauncherOver:
     case Ending::kStragglers:

@@ -197,8 +197,9 @@ Status State::RunAgain(JobRow& job) {
     }
   } else if (job.ending == Ending::kNotStarted) {
     ++job.failed_starts;
-    if (!std::none_of(job.pods.begin(), job.pods.end(), HasRun)) lost = LostBy(job);
-  } else {
+    const bool ran = job.state != v1::STARTING && std::any_of(job.pods.begin(), job.pods.end(), HasRun);
+    if (ran) lost = LostBy(job);
+  } else if (!IsGang(job) || job.state != v1::STARTING) {
     if (!job.scheduling.requeue()) TakeRetryFor("node", &job);
     lost = LostBy(job);
   }

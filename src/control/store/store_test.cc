@@ -19,6 +19,7 @@ JobRow Row(const std::string& user, const std::string& request_id) {
   job.spec = std::string("\0spec", 5);
   job.needs = {1500, int64_t{1} << 40, 2, "h100"};
   job.submitted_us = 42;
+  job.gang.set_pods(2);
   return job;
 }
 
@@ -49,7 +50,6 @@ TEST_F(StoreTest, WhatWasCommittedIsThereAfterReopening) {
   job.state = v1::RUNNING;
   job.attempt = 3;
   job.epoch = uint64_t{1} << 62;
-  job.gang.set_pods(2);
   job.pods = {{0, "n1", std::string("\0\xff", 2), 3, v1::RUNNING, true, ""},
               {1, "n2", "t", 12, v1::COMPLETED, true, "e"}};
   job.leaving.attempt = 2;
