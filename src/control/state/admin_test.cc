@@ -396,5 +396,23 @@ TEST_F(AdminTest, ARetryCountsItsTriesAndWaitsLongerEachTime) {
   EXPECT_EQ(InfoOf(job.job()).attempts(0).state(), v1::FAILED);
 }
 
+TEST_F(AdminTest, ARetryMayBeForANodeThatWasRestarted) {
+  Register(SimpleNode("n1"));
+  v1::SubmitRequest request = SimpleJob("a");
+  v1::RetryRule* rule = request.mutable_spec()->mutable_scheduling()->add_retries();
+  rule->set_times(1);
+  rule->set_delay_s(30);
+  rule->add_causes("node");
+  const v1::SubmitReply job = Submit(request);
+  Report("n1", ReportOf(job.placement(), v1::RUNNING));
+  Register(SimpleNode("n1", 4, 0, 2));
+  EXPECT_EQ(StateOf(job.job()), v1::PENDING);
+  clock_.AdvanceSeconds(31);
+  Transaction([&] { return Heard(*state_, "n1"); });
+  EXPECT_EQ(StateOf(job.job()), v1::STARTING);
+  Register(SimpleNode("n1", 4, 0, 3));
+  EXPECT_EQ(StateOf(job.job()), v1::FAILED);
+}
+
 }  // namespace
 }  // namespace vrun::control

@@ -625,6 +625,71 @@ TEST_F(GangTest, APodStartsProcessesInOtherPodsOfItsJobOnly) {
   EXPECT_EQ(passed[0].second.exec().problem(), "pod 5 of the job does not run");
 }
 
+TEST_F(GangTest, AGangKeepsToTheNodesThatItMayUse) {
+  Cluster(3);
+  EXPECT_TRUE(Transaction([&] { return state_->Drain("n1", true, "disk"); }));
+  v1::SubmitRequest request = GangJob("r1", 2, 3);
+  EXPECT_TRUE(Submit(request).has_placement());
+  std::set<std::string> nodes;
+  for (const v1::Placement& p : Started()) nodes.insert(p.node());
+  EXPECT_EQ(nodes, (std::set<std::string>{"n2", "n3"}));
+  request = GangJob("r2", 2, 3);
+  request.mutable_spec()->mutable_scheduling()->add_nodes("n3");
+  const std::string refused(SubmitError(request).message());
+  EXPECT_EQ(refused.find("largest node"), std::string::npos) << "one pod would fit: " << refused;
+  Back("n1", {});
+  EXPECT_EQ(NodeOf("n1").state(), "drained");
+}
+
+TEST_F(GangTest, ANodeThatCouldNotStartAPodStaysDrained) {
+  Cluster(2);
+  Submit(GangJob("r1", 2, 3));
+  const Pods pods = Started();
+  ASSERT_EQ(pods.size(), 2u);
+  EXPECT_TRUE(Transaction([&] { return state_->Drain(pods[0].node(), true, "disk"); }));
+  Fails(pods[0], "no space left");
+  Obeys(pods[1], v1::ExitRecord::GANG_ENDED);
+  EXPECT_TRUE(Started().empty());
+  EXPECT_TRUE(Transaction([&] { return state_->Drain(pods[0].node(), false, ""); }));
+  EXPECT_EQ(Started().size(), 2u);
+}
+
+TEST_F(GangTest, ARequeuedGangLeavesWholeAndStartsAgain) {
+  Cluster(2);
+  const Pods pods = Running(Requeued(GangJob("r1", 2, 3)));
+  EXPECT_TRUE(Transaction([&] { return state_->StopToRequeue(pods[0].job()); }));
+  const std::string why = "preempted: it was requeued";
+  EXPECT_EQ(Stopped(), (std::map<uint32_t, std::string>{{0, why}, {1, why}}));
+  Obeys(pods[0], v1::ExitRecord::PREEMPTED_BY_JOB);
+  EXPECT_TRUE(Started().empty());
+  Obeys(pods[1], v1::ExitRecord::PREEMPTED_BY_JOB);
+  const Pods again = Started();
+  ASSERT_EQ(again.size(), 2u);
+  EXPECT_EQ(again[0].attempt(), 2u);
+}
+
+TEST_F(GangTest, AnyPodMaySayThatTheWorkIsSaved) {
+  Cluster(2);
+  const Pods pods = Running(Requeued(GangJob("r1", 2, 3)));
+  const uint64_t job = pods[0].job();
+  clock_.AdvanceSeconds(1000);
+  v1::JobWord word;
+  word.set_job(job);
+  word.set_attempt(1);
+  word.set_pod(1);
+  word.set_saved(true);
+  word.set_at_us(clock_.Wall());
+  EXPECT_TRUE(Transaction([&] { return state_->Saved(pods[0].node(), word); }));
+  EXPECT_EQ(InfoOf(job).saved_us(), 0) << "the pod is on the other node";
+  EXPECT_TRUE(Transaction([&] { return state_->Saved(pods[1].node(), word); }));
+  EXPECT_EQ(InfoOf(job).saved_us(), word.at_us());
+  clock_.AdvanceSeconds(100);
+  Lose(pods[0].node());
+  Obeys(pods[1], v1::ExitRecord::GANG_ENDED);
+  EXPECT_EQ(StateOf(job), v1::PENDING);
+  EXPECT_NEAR(static_cast<double>(InfoOf(job).lost_us()), 100e6, 1e6);
+}
+
 TEST_F(GangTest, ImpossibleGangsAreRefusedInOneLine) {
   Cluster(2);
   auto refused = [&](auto change) {

@@ -19,11 +19,6 @@ using Reasons = std::map<std::string, std::string>;
 
 // --- what is deliberately not sent ---
 
-const Reasons kUnusedOfRole = {
-    {"name", "all pods of a job are alike, so it has one role"},
-    {"pods", "a row without a gang has one pod"},
-    {"min_pods", "no job is elastic yet"},
-};
 const Reasons kUnusedOfRequest = {
     {"gpu_milli", "a node cannot divide a GPU among jobs"},
     {"sharing", "a node cannot divide a GPU among jobs"},
@@ -31,7 +26,7 @@ const Reasons kUnusedOfRequest = {
     {"nics", "a node cannot give a job a network interface of its own"},
 };
 const Reasons kUnusedOfNode = {
-    {"suspect", "the controller does not judge nodes"},
+    {"suspect", "State::FeedNode adds it for a node that could not start a pod"},
 };
 const Reasons kUnusedEvents = {
     {"JobResized", "no job is elastic yet"},
@@ -176,13 +171,15 @@ JobRow FullJob() {
   s.set_segment(1);
   s.set_segment_level(v1::LEVEL_RACK);
   s.set_spread(true);
+  job.gang.set_pods(4);
+  job.gang.set_min_pods(2);
   return job;
 }
 
 TEST(SchedulerInputs, EveryFieldOfAJobIsSent) {
   const core::JobSpec spec = SpecOf(FullJob());
   ExpectSent("JobSpec", FieldsOf(spec));
-  ExpectSent("Role", FieldsOf(spec.roles.at(0)), kUnusedOfRole);
+  ExpectSent("Role", FieldsOf(spec.roles.at(0)));
   ExpectSent("Request", FieldsOf(spec.roles.at(0).request), kUnusedOfRequest);
   ExpectSent("Checkpoint", FieldsOf(spec.checkpoint));
   ExpectSent("DeadlineStep", FieldsOf(spec.deadline_steps.at(0)));

@@ -90,7 +90,8 @@ constexpr int kSchemaVersion = static_cast<int>(std::size(kMigrations));
 constexpr char kJobColumns[] =
     "id, user, request_id, home_id, pool, name, milli_cpus, memory_bytes, gpus, gpu_type, state, reason, submitted_us, "
     "started_us, ended_us, attempt, epoch, cancelled, cancel_signal, scheduling, stopping, stopping_us, preemptions, "
-    "leaving_attempt, leaving_epoch, gang, ending, failure, failed_pod, failed_starts, first_end_us, saved_us, lost_us, pods";
+    "leaving_attempt, leaving_epoch, gang, ending, failure, failed_pod, failed_starts, first_end_us, saved_us, "
+    "lost_us, pods";
 
 constexpr char kPodColumns[] = "pod, node, token, gpu_mask, state, ready, exit";
 

@@ -56,6 +56,9 @@ TEST_F(StoreTest, WhatWasCommittedIsThereAfterReopening) {
   job.ending = Ending::kFailed;
   job.failure = "rank 1 on n2: exit 1";
   job.failed_pod = 1;
+  job.saved_us = 11;
+  job.lost_us = 12;
+  job.scheduling.set_hold(true);
   job.cancelled = true;
   job.cancel_signal = 15;
   ASSERT_TRUE(store_->Begin());
@@ -89,6 +92,9 @@ TEST_F(StoreTest, WhatWasCommittedIsThereAfterReopening) {
   EXPECT_EQ(read.ending, Ending::kFailed);
   EXPECT_EQ(read.failure, "rank 1 on n2: exit 1");
   EXPECT_EQ(read.failed_pod, 1u);
+  EXPECT_EQ(read.saved_us, 11);
+  EXPECT_EQ(read.lost_us, 12);
+  EXPECT_TRUE(read.scheduling.hold());
   const std::vector<AttemptRow> attempts = *store_->Attempts(id);
   ASSERT_EQ(attempts.size(), 1u);
   EXPECT_EQ(attempts[0].placed_us, 5);
