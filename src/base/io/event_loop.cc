@@ -40,7 +40,7 @@ struct EventLoop::Impl {
   std::unordered_map<int, std::function<void(int)>> on_signal;
 
   Mutex mutex;
-  std::vector<std::function<void()>> posted;  // guarded by mutex
+  std::vector<std::function<void()>> posted VRUN_GUARDED_BY(mutex);
   std::atomic<bool> stop{false};
 
   void RunPosted() {

@@ -44,7 +44,7 @@ void WorkQueue::Run() {
   MutexLock lock(mutex_);
   for (;;) {
     ++idle_;
-    wake_.wait(lock, [this] { return stopping_ || !work_.empty(); });
+    wake_.wait(lock, [this]() VRUN_REQUIRES(mutex_) { return stopping_ || !work_.empty(); });
     --idle_;
     if (work_.empty()) return;
     std::function<void()> work = std::move(work_.front());

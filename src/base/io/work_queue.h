@@ -35,10 +35,10 @@ class WorkQueue {
   const unsigned limit_;
   Mutex mutex_;
   CondVar wake_;
-  std::deque<std::function<void()>> work_;  // guarded by mutex_, as everything below
+  std::deque<std::function<void()>> work_ VRUN_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_;
-  unsigned idle_ = 0;
-  bool stopping_ = false;
+  unsigned idle_ VRUN_GUARDED_BY(mutex_) = 0;
+  bool stopping_ VRUN_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace vrun
