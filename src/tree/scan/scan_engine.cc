@@ -70,21 +70,24 @@ struct ScanEngine::Node {
   }
 
   Mutex mutex;  // guards the members below
-  DirectoryBuilder builder;
-  std::vector<DirectoryBuilder::NamedDirectory> children;
-  std::vector<std::string> gone;  // sub-directories that vanished after the listing
-  bool vanished = false;
+  DirectoryBuilder builder VRUN_GUARDED_BY(mutex);
+  std::vector<DirectoryBuilder::NamedDirectory> children VRUN_GUARDED_BY(mutex);
+  std::vector<std::string> gone VRUN_GUARDED_BY(mutex);  // sub-directories that vanished after the listing
+  bool vanished VRUN_GUARDED_BY(mutex) = false;
 };
 
 Result<DirectoryPtr> ScanEngine::Run(const std::string& path) {
-  done_ = root_gone_ = failed_ = false;
-  result_ = nullptr;
-  error_ = nullptr;
-  auto* node = new Node{nullptr, path, {}};
-  stack_.push_back({node, 0, 0});
+  {
+    MutexLock lock(mutex_);
+    done_ = root_gone_ = failed_ = false;
+    result_ = nullptr;
+    error_ = nullptr;
+    stack_.push_back({new Node{nullptr, path, {}}, 0, 0});
+  }
   Work();
   for (std::thread& helper : helpers_) helper.join();
   helpers_.clear();
+  MutexLock lock(mutex_);
   if (error_) return *error_;
   if (root_gone_) return Error(Code::kNotFound, Escape(path) + ": no such directory");
   return std::move(result_);
@@ -94,7 +97,7 @@ void ScanEngine::Work() {
   AttributeReader reader;
   MutexLock lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [this] { return done_ || !stack_.empty(); });
+    wake_.wait(lock, [this]() VRUN_REQUIRES(mutex_) { return done_ || !stack_.empty(); });
     if (stack_.empty()) return;
     const Task task = stack_.back();
     stack_.pop_back();
@@ -149,6 +152,7 @@ void ScanEngine::List(Node* node, AttributeReader& reader) {
   if (OutOfResources(error)) {
     return Fail(ErrnoError(error, "scan " + Escape(node->path)));
   } else if (error == ENOENT || error == ENOTDIR || error == ELOOP) {
+    MutexLock lock(node->mutex);
     node->vanished = true;
   } else if (error != 0) {
     ++unreadable_;
@@ -194,7 +198,8 @@ void ScanEngine::StatSlice(Node* node, size_t begin, size_t end, AttributeReader
   Push(std::move(below));
 }
 
-void ScanEngine::Release(Node* node) {
+// The thread that drops the last count has the node to itself.
+void ScanEngine::Release(Node* node) VRUN_NO_THREAD_SAFETY_ANALYSIS {
   // A loop instead of recursion up the tree, which may be deep.
   while (--node->pending == 0) {
     Node* parent = node->parent;

@@ -64,12 +64,12 @@ class ScanEngine {
   const ScanContext& context_;
   Mutex mutex_;
   CondVar wake_;
-  std::vector<Task> stack_;  // last in, first out: keeps the number of open directories small
+  std::vector<Task> stack_ VRUN_GUARDED_BY(mutex_);  // last in, first out: keeps the number of open directories small
   std::vector<std::thread> helpers_;
-  bool done_ = false;
-  bool root_gone_ = false;
-  DirectoryPtr result_;
-  std::unique_ptr<Error> error_;
+  bool done_ VRUN_GUARDED_BY(mutex_) = false;
+  bool root_gone_ VRUN_GUARDED_BY(mutex_) = false;
+  DirectoryPtr result_ VRUN_GUARDED_BY(mutex_);
+  std::unique_ptr<Error> error_ VRUN_GUARDED_BY(mutex_);
   std::atomic<bool> failed_ = false;
   std::atomic<uint64_t> unreadable_ = 0;
 };
