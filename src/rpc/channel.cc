@@ -174,7 +174,7 @@ class ConnectionWatch {
   }
   void WaitEnd() {
     MutexLock lock(mu_);
-    ended_changed_.wait(lock, [this] { return ended_; });
+    ended_changed_.wait(lock, [this]() VRUN_REQUIRES(mu_) { return ended_; });
   }
 
  private:
@@ -192,7 +192,7 @@ class ConnectionWatch {
 
   Mutex mu_;
   CondVar ended_changed_;
-  bool ended_ = false;
+  bool ended_ VRUN_GUARDED_BY(mu_) = false;
   grpc::Channel* channel_;
   grpc::CompletionQueue* const queue_;
   const std::string address_;

@@ -50,7 +50,7 @@ void CallSet::AbortAll() {
 
 void CallSet::WaitEmpty() {
   MutexLock lock(mu_);
-  empty_.wait(lock, [this] { return calls_.empty(); });
+  empty_.wait(lock, [this]() VRUN_REQUIRES(mu_) { return calls_.empty(); });
 }
 
 }  // namespace vrun::rpc

@@ -91,7 +91,7 @@ class CallSet {
  private:
   Mutex mu_;
   CondVar empty_;
-  std::unordered_set<CountedCall*> calls_;
+  std::unordered_set<CountedCall*> calls_ VRUN_GUARDED_BY(mu_);
 };
 
 }  // namespace vrun::rpc

@@ -107,7 +107,7 @@ class ServerCall final : public CountedCall, public StreamCore::Transport {
   // Outlives the call, for a reply that comes after its end.
   struct ReplyLink {
     Mutex mu;
-    ServerCall* call = nullptr;  // until answered: a call stays until it is finished
+    ServerCall* call VRUN_GUARDED_BY(mu) = nullptr;  // until answered: a call stays until it is finished
 
     static void Answer(const std::shared_ptr<ReplyLink>& link, Result<std::string> answer) {
       ServerCall* call = nullptr;
@@ -251,7 +251,7 @@ class GrpcServer final : public Server {
   std::map<std::string, UnaryHandler> unary_;
   std::map<std::string, StreamHandler> streaming_;
   Mutex mu_;
-  bool stopping_ = false;
+  bool stopping_ VRUN_GUARDED_BY(mu_) = false;
   CallSet calls_;
   grpc::AsyncGenericService service_;
   grpc::ServerCompletionQueue* queue_ = nullptr;

@@ -112,7 +112,7 @@ void StreamCore::Detach() {
     Pump(lock);
   }
   if (in_callback_ && callback_thread_ == std::this_thread::get_id()) return;
-  idle_.wait(lock, [this] { return !in_callback_; });
+  idle_.wait(lock, [this]() VRUN_REQUIRES(mu_) { return !in_callback_; });
 }
 
 void StreamCore::CancelLocked(Error reason) {
@@ -131,7 +131,8 @@ void StreamCore::DropQueueLocked() {
   queued_bytes_ = writing_bytes_;
 }
 
-void StreamCore::Pump(MutexLock& lock) {
+// The analysis does not know that `lock` holds mu_.
+void StreamCore::Pump(MutexLock& lock) VRUN_NO_THREAD_SAFETY_ANALYSIS {
   if (!started_ || writing_ || closed_out_) return;
   if (auto& next = urgent_.empty() ? queue_ : urgent_; !next.empty()) {
     std::string message = std::move(next.front());
@@ -167,7 +168,7 @@ void StreamCore::Pump(MutexLock& lock) {
   }
 }
 
-void StreamCore::Deliver(MutexLock& lock) {
+void StreamCore::Deliver(MutexLock& lock) VRUN_NO_THREAD_SAFETY_ANALYSIS {
   if (in_callback_) return;
   in_callback_ = true;
   callback_thread_ = std::this_thread::get_id();

@@ -60,38 +60,39 @@ class StreamCore {
 
  private:
   void Queue(std::deque<std::string>* queue, std::string message);
-  void Pump(MutexLock& lock);  // starts possible operations; may release and retake the lock
-  void Deliver(MutexLock& lock);
-  void CancelLocked(Error reason);
-  void DropQueueLocked();
+  // Starts possible operations. It may release and retake the lock, like Deliver.
+  void Pump(MutexLock& lock) VRUN_REQUIRES(mu_);
+  void Deliver(MutexLock& lock) VRUN_REQUIRES(mu_);
+  void CancelLocked(Error reason) VRUN_REQUIRES(mu_);
+  void DropQueueLocked() VRUN_REQUIRES(mu_);
 
   const Side side_;
   Transport* const transport_;
   mutable Mutex mu_;
   CondVar idle_;
 
-  Stream::Handler* handler_ = nullptr;
-  bool started_ = false;
-  std::deque<std::string> urgent_;  // sent before queue_
-  std::deque<std::string> queue_;
-  size_t queued_bytes_ = 0;  // of both, including the message being written
-  size_t writing_bytes_ = 0;
-  bool above_high_water_ = false;
-  bool writing_;
-  bool finish_ = false;       // requested by the user
-  bool writes_done_ = false;  // client: half-closed
-  bool read_ended_ = false;
-  bool cancelled_ = false;  // no more writes
-  bool closed_out_ = false;
-  bool done_ = false;
-  std::optional<Error> reason_;  // reason of a local Cancel
+  Stream::Handler* handler_ VRUN_GUARDED_BY(mu_) = nullptr;
+  bool started_ VRUN_GUARDED_BY(mu_) = false;
+  std::deque<std::string> urgent_ VRUN_GUARDED_BY(mu_);  // sent before queue_
+  std::deque<std::string> queue_ VRUN_GUARDED_BY(mu_);
+  size_t queued_bytes_ VRUN_GUARDED_BY(mu_) = 0;  // of both, including the message being written
+  size_t writing_bytes_ VRUN_GUARDED_BY(mu_) = 0;
+  bool above_high_water_ VRUN_GUARDED_BY(mu_) = false;
+  bool writing_ VRUN_GUARDED_BY(mu_);
+  bool finish_ VRUN_GUARDED_BY(mu_) = false;       // requested by the user
+  bool writes_done_ VRUN_GUARDED_BY(mu_) = false;  // client: half-closed
+  bool read_ended_ VRUN_GUARDED_BY(mu_) = false;
+  bool cancelled_ VRUN_GUARDED_BY(mu_) = false;  // no more writes
+  bool closed_out_ VRUN_GUARDED_BY(mu_) = false;
+  bool done_ VRUN_GUARDED_BY(mu_) = false;
+  std::optional<Error> reason_ VRUN_GUARDED_BY(mu_);  // reason of a local Cancel
 
   // Callbacks run one at a time. A thread that is in a callback also runs those that become due meanwhile.
-  bool in_callback_ = false;
-  std::thread::id callback_thread_;
-  std::optional<std::string> due_message_;
-  bool due_writable_ = false;
-  std::optional<Error> due_closed_;
+  bool in_callback_ VRUN_GUARDED_BY(mu_) = false;
+  std::thread::id callback_thread_ VRUN_GUARDED_BY(mu_);
+  std::optional<std::string> due_message_ VRUN_GUARDED_BY(mu_);
+  bool due_writable_ VRUN_GUARDED_BY(mu_) = false;
+  std::optional<Error> due_closed_ VRUN_GUARDED_BY(mu_);
 };
 
 // The object that users own.
