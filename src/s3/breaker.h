@@ -54,7 +54,7 @@ class Breaker {
   }
 
  private:
-  void CountLocked(int64_t now) {
+  void CountLocked(int64_t now) VRUN_REQUIRES(mutex_) {
     if (failures_ < kFailures && ++failures_ < kFailures) return;
     // Results of requests sent before it opened carry no news.
     if (now < closed_until_) return;
@@ -63,10 +63,10 @@ class Breaker {
   }
 
   mutable Mutex mutex_;
-  int failures_ = 0;
-  int64_t pause_ = kFirstPauseMicros;
-  int64_t closed_until_ = 0;
-  bool probing_ = false;
+  int failures_ VRUN_GUARDED_BY(mutex_) = 0;
+  int64_t pause_ VRUN_GUARDED_BY(mutex_) = kFirstPauseMicros;
+  int64_t closed_until_ VRUN_GUARDED_BY(mutex_) = 0;
+  bool probing_ VRUN_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace vrun::s3

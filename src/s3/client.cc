@@ -323,8 +323,8 @@ class Client::Loop {
   CURLM* multi_ = nullptr;
   std::atomic<bool> stopping_{false};
   mutable Mutex mutex_;
-  std::deque<TransferPtr> waiting_;  // guarded by mutex_
-  ClientStats stats_;                // guarded by mutex_
+  std::deque<TransferPtr> waiting_ VRUN_GUARDED_BY(mutex_);
+  ClientStats stats_ VRUN_GUARDED_BY(mutex_);
   // Used by the thread:
   std::map<CURL*, TransferPtr> running_;
   std::vector<CURL*> idle_;
