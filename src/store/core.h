@@ -94,9 +94,9 @@ class Core : public std::enable_shared_from_this<Core> {
   bool EvictInodes(uint64_t count);
 
   mutable Mutex mu_;
-  EvictionIndex index_;
+  EvictionIndex index_ VRUN_GUARDED_BY(mu_);
   Mutex pressure_mu_;  // held while release_ runs
-  std::function<void()> release_;
+  std::function<void()> release_ VRUN_GUARDED_BY(pressure_mu_);
   Aliases aliases_;  // has its own lock
   std::atomic<uint64_t> other_bytes_{0};
   std::atomic<uint64_t> max_bytes_;

@@ -58,22 +58,22 @@ class LargeObject final : public ObjectBase {
 
   // mu_ held. The files of the current life. Opens them and reads the map if needed, also when somebody has changed the
   // content; null when nothing is on disk.
-  ObjectFilesPtr FilesLocked();
-  ObjectFilesPtr OpenLocked();
+  ObjectFilesPtr FilesLocked() VRUN_REQUIRES(mu_);
+  ObjectFilesPtr OpenLocked() VRUN_REQUIRES(mu_);
   // One system call. Without `files`, checks the file by its name.
-  bool UntouchedLocked(const ObjectFiles* files) const;
+  bool UntouchedLocked(const ObjectFiles* files) const VRUN_REQUIRES(mu_);
   // Records the content file's current stamp. Unless we left it like this, all verification is invalidated.
-  void NoteStampLocked(const Stamp& now);
-  std::vector<UnitRange> MissingLocked(UnitRange range) const;
+  void NoteStampLocked(const Stamp& now) VRUN_REQUIRES(mu_);
+  std::vector<UnitRange> MissingLocked(UnitRange range) const VRUN_REQUIRES(mu_);
   // Takes over units that other processes have written, unless that was done recently: a cold import asks for missing
   // units thousands of times, and each check costs five system calls.
-  void RefreshLocked();
-  void ForgetLocked();
+  void RefreshLocked() VRUN_REQUIRES(mu_);
+  void ForgetLocked() VRUN_REQUIRES(mu_);
   // Applies the records between map_end_ and the end of the map; stops at a damaged one.
-  void ReadMapLocked(int map_fd);
-  void ApplyLocked(const MapRecord& record);
-  void AccountLocked();
-  bool DigestsMatchIdLocked() const;
+  void ReadMapLocked(int map_fd) VRUN_REQUIRES(mu_);
+  void ApplyLocked(const MapRecord& record) VRUN_REQUIRES(mu_);
+  void AccountLocked() VRUN_REQUIRES(mu_);
+  bool DigestsMatchIdLocked() const VRUN_REQUIRES(mu_);
 
   // write_mu_ held, mu_ not.
   Result<ObjectFilesPtr> FilesForWriting();
@@ -102,17 +102,17 @@ class LargeObject final : public ObjectBase {
   const uint64_t files_key_;
   Mutex write_mu_;
   Mutex mu_;
-  bool loaded_ = false;           // the disk has been checked
-  int64_t refreshed_micros_ = 0;  // time of the last RefreshLocked check
-  std::optional<MapNonce> life_;  // nullopt: nothing is on disk
-  uint64_t map_end_ = 0;          // bytes of the map that have been applied
-  uint64_t present_ = 0;
-  uint64_t verified_ = 0;
-  std::vector<Unit> units_;  // empty or unit_count()
-  std::optional<Stamp> stamp_;
-  bool writing_ = false;  // an OwnWrite is in progress
-  uint64_t epoch_ = 1;    // changes whenever earlier verification becomes invalid
-  bool moved_ = false;    // guarded by write_mu_: stands for another object
+  bool loaded_ VRUN_GUARDED_BY(mu_) = false;           // the disk has been checked
+  int64_t refreshed_micros_ VRUN_GUARDED_BY(mu_) = 0;  // time of the last RefreshLocked check
+  std::optional<MapNonce> life_ VRUN_GUARDED_BY(mu_);  // nullopt: nothing is on disk
+  uint64_t map_end_ VRUN_GUARDED_BY(mu_) = 0;          // bytes of the map that have been applied
+  uint64_t present_ VRUN_GUARDED_BY(mu_) = 0;
+  uint64_t verified_ VRUN_GUARDED_BY(mu_) = 0;
+  std::vector<Unit> units_ VRUN_GUARDED_BY(mu_);  // empty or unit_count()
+  std::optional<Stamp> stamp_ VRUN_GUARDED_BY(mu_);
+  bool writing_ VRUN_GUARDED_BY(mu_) = false;      // an OwnWrite is in progress
+  uint64_t epoch_ VRUN_GUARDED_BY(mu_) = 1;        // changes whenever earlier verification becomes invalid
+  bool moved_ VRUN_GUARDED_BY(write_mu_) = false;  // stands for another object
 };
 
 }  // namespace vrun::store

@@ -61,7 +61,7 @@ class ObjectBase : public Object {
   std::shared_ptr<ObjectBase> target() const;
 
   mutable Mutex target_mu_;
-  std::shared_ptr<ObjectBase> target_;
+  std::shared_ptr<ObjectBase> target_ VRUN_GUARDED_BY(target_mu_);
 };
 
 }  // namespace vrun::store

@@ -40,9 +40,9 @@ class OpenFiles {
   using Item = std::pair<uint64_t, ObjectFilesPtr>;
   mutable Mutex mu_;
   const size_t max_objects_;
-  uint64_t next_key_ = 1;
-  std::list<Item> lru_;  // front: most recently used
-  std::unordered_map<uint64_t, std::list<Item>::iterator> index_;
+  uint64_t next_key_ VRUN_GUARDED_BY(mu_) = 1;
+  std::list<Item> lru_ VRUN_GUARDED_BY(mu_);  // front: most recently used
+  std::unordered_map<uint64_t, std::list<Item>::iterator> index_ VRUN_GUARDED_BY(mu_);
 };
 
 }  // namespace vrun::store

@@ -30,8 +30,8 @@ class SmallObject final : public ObjectBase {
   void Drop();
 
   Mutex mu_;
-  bool present_ = false;  // was on disk; another process may have evicted it since
-  bool bad_ = false;      // the file is damaged and cannot be removed (a disk that became read-only)
+  bool present_ VRUN_GUARDED_BY(mu_) = false;  // was on disk; another process may have evicted it since
+  bool bad_ VRUN_GUARDED_BY(mu_) = false;  // the file is damaged and cannot be removed (a disk that became read-only)
 };
 
 }  // namespace vrun::store

@@ -183,7 +183,7 @@ class StoreImpl final : public Store {
 
   void WaitForScan() override {
     MutexLock lock(mu_);
-    changed_cv_.wait(lock, [&] { return scanned_; });
+    changed_cv_.wait(lock, [&]() VRUN_REQUIRES(mu_) { return scanned_; });
   }
 
  private:
@@ -207,7 +207,7 @@ class StoreImpl final : public Store {
     MutexLock lock(mu_);
     const auto every = std::chrono::microseconds(core_->options.free_space_check_micros);
     for (;;) {
-      changed_cv_.wait_for(lock, every, [&] { return stop_ || limit_changed_; });
+      changed_cv_.wait_for(lock, every, [&]() VRUN_REQUIRES(mu_) { return stop_ || limit_changed_; });
       if (stop_) return;
       limit_changed_ = false;
       lock.unlock();
@@ -332,8 +332,8 @@ class StoreImpl final : public Store {
   std::atomic<bool> stop_{false};
   Mutex mu_;
   CondVar changed_cv_;  // scanned_, stop_, limit_changed_
-  bool limit_changed_ = false;
-  bool scanned_ = false;
+  bool limit_changed_ VRUN_GUARDED_BY(mu_) = false;
+  bool scanned_ VRUN_GUARDED_BY(mu_) = false;
   std::thread keeper_;  // counts existing content, then watches the free space
 };
 

@@ -29,7 +29,7 @@ class Aliases {
  private:
   mutable Mutex mu_;  // not held during disk I/O
   std::string path_;
-  std::unordered_map<Digest, ObjectId, DigestHash> map_;
+  std::unordered_map<Digest, ObjectId, DigestHash> map_ VRUN_GUARDED_BY(mu_);
 };
 
 }  // namespace vrun::store

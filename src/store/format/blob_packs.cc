@@ -96,7 +96,7 @@ Result<std::string> BlobPacks::Get(const Digest& digest, bool* corrupt) {
   Place place;
   {
     MutexLock lock(mu_);
-    loaded_cv_.wait(lock, [&] { return loaded_; });
+    loaded_cv_.wait(lock, [&]() VRUN_REQUIRES(mu_) { return loaded_; });
     auto it = index_.find(digest);
     if (it == index_.end()) return Error(Code::kNotFound, "store: directory object is not in the cache");
     place = it->second;
@@ -142,7 +142,7 @@ void BlobPacks::DropOldest() {
 Status BlobPacks::Put(const Digest& digest, std::string_view bytes) {
   if (bytes.size() > kMaxBlob) return Error(Code::kInvalid, "store: directory object is too large");
   MutexLock lock(mu_);
-  loaded_cv_.wait(lock, [&] { return loaded_; });
+  loaded_cv_.wait(lock, [&]() VRUN_REQUIRES(mu_) { return loaded_; });
   return PutLocked(digest, bytes);
 }
 
@@ -168,14 +168,14 @@ Status BlobPacks::PutLocked(const Digest& digest, std::string_view bytes) {
 
 Status BlobPacks::Sweep(const std::function<bool(const Digest&)>& needed) {
   MutexLock lock(mu_);
-  loaded_cv_.wait(lock, [&] { return loaded_; });
+  loaded_cv_.wait(lock, [&]() VRUN_REQUIRES(mu_) { return loaded_; });
   const bool all_needed = std::all_of(index_.begin(), index_.end(), [&](const auto& i) { return needed(i.first); });
   if (all_needed) return {};
   const std::vector<std::shared_ptr<Pack>> old_packs = std::exchange(packs_, {});
   const auto old_index = std::exchange(index_, {});
   current_.reset();
   const uint64_t old_bytes = std::exchange(bytes_, 0);
-  const auto copy = [&]() -> Status {
+  const auto copy = [&]() VRUN_REQUIRES(mu_) -> Status {
     for (const auto& [digest, place] : old_index) {
       if (!needed(digest)) continue;
       std::string bytes(place.length, '\0');

@@ -50,20 +50,20 @@ class BlobPacks {
     uint64_t offset;  // offset of the blob
     uint32_t length;
   };
-  void IndexPack(const std::shared_ptr<Pack>& pack);
-  Status NewPack();
-  Status PutLocked(const Digest& digest, std::string_view bytes);
-  void DropOldest();
+  void IndexPack(const std::shared_ptr<Pack>& pack) VRUN_REQUIRES(mu_);
+  Status NewPack() VRUN_REQUIRES(mu_);
+  Status PutLocked(const Digest& digest, std::string_view bytes) VRUN_REQUIRES(mu_);
+  void DropOldest() VRUN_REQUIRES(mu_);
 
   const std::string directory_;
   const uint64_t limit_;
   mutable Mutex mu_;
   CondVar loaded_cv_;
-  bool loaded_ = false;
-  std::vector<std::shared_ptr<Pack>> packs_;  // oldest first
-  std::shared_ptr<Pack> current_;             // this process's own; also in packs_
-  uint64_t bytes_ = 0;
-  std::unordered_map<Digest, Place, DigestHash> index_;
+  bool loaded_ VRUN_GUARDED_BY(mu_) = false;
+  std::vector<std::shared_ptr<Pack>> packs_ VRUN_GUARDED_BY(mu_);  // oldest first
+  std::shared_ptr<Pack> current_ VRUN_GUARDED_BY(mu_);             // this process's own; also in packs_
+  uint64_t bytes_ VRUN_GUARDED_BY(mu_) = 0;
+  std::unordered_map<Digest, Place, DigestHash> index_ VRUN_GUARDED_BY(mu_);
 };
 
 }  // namespace vrun::store
