@@ -23,11 +23,11 @@ constexpr int64_t kTellCapturedMicros = 200'000;
 struct Capture::File {
   NewFile what;
   Mutex mutex;  // ranges may arrive on several threads
-  std::shared_ptr<store::Object> object;
-  std::vector<Digest> digests;  // digests of all units
-  uint64_t bytes_left = 0;
-  std::optional<store::ObjectId> id;  // set once the file is complete
-  std::optional<Error> error;
+  std::shared_ptr<store::Object> object VRUN_GUARDED_BY(mutex);
+  std::vector<Digest> digests VRUN_GUARDED_BY(mutex);  // digests of all units
+  uint64_t bytes_left VRUN_GUARDED_BY(mutex) = 0;
+  std::optional<store::ObjectId> id VRUN_GUARDED_BY(mutex);  // set once the file is complete
+  std::optional<Error> error VRUN_GUARDED_BY(mutex);
 };
 
 Capture::Capture(node::ContentSource* source, store::Store* store, const Vault* vault, Manifest* manifest,
@@ -42,7 +42,7 @@ Capture::Capture(node::ContentSource* source, store::Store* store, const Vault* 
 // Pending requests refer to this.
 Capture::~Capture() {
   MutexLock lock(mu_);
-  changed_cv_.wait(lock, [&] { return under_way_ == 0; });
+  changed_cv_.wait(lock, [&]() VRUN_REQUIRES(mu_) { return under_way_ == 0; });
 }
 
 vrun::Result<Capture::Result> Capture::Run(const Digest& tree, const Digest& have) {
@@ -111,6 +111,7 @@ Status Capture::FetchFiles(const Digest& tree, const std::vector<NewFile>& files
   }
   const auto settle = [&](const std::vector<FilePtr>& over) {
     for (const FilePtr& file : over) {
+      MutexLock lock(file->mutex);
       if (file->id) {
         manifest_->Identify(file->what.version, *file->id);
         result->stored.push_back(*file->id);
@@ -127,7 +128,7 @@ Status Capture::FetchFiles(const Digest& tree, const std::vector<NewFile>& files
     bool go_on;
     {
       MutexLock lock(mu_);
-      changed_cv_.wait(lock, [&] { return under_way_ <= until; });
+      changed_cv_.wait(lock, [&]() VRUN_REQUIRES(mu_) { return under_way_ <= until; });
       over.swap(over_);
       go_on = !failed_;
     }
@@ -145,8 +146,11 @@ Status Capture::FetchFiles(const Digest& tree, const std::vector<NewFile>& files
     if (!wait(kRequests)) break;
     auto sent = std::make_shared<File>();
     sent->what = file;
-    sent->bytes_left = file.version.size;
-    sent->digests.resize(store::UnitCount(file.version.size));
+    {
+      MutexLock lock(sent->mutex);
+      sent->bytes_left = file.version.size;
+      sent->digests.resize(store::UnitCount(file.version.size));
+    }
     Fetch(tree, sent);
   }
   wait(0);
@@ -162,7 +166,7 @@ void Capture::Fetch(const Digest& tree, const FilePtr& file) {
     {
       MutexLock lock(mu_);
       // A file with very many ranges waits in between.
-      changed_cv_.wait(lock, [&] { return under_way_ <= kRequests; });
+      changed_cv_.wait(lock, [&]() VRUN_REQUIRES(mu_) { return under_way_ <= kRequests; });
       ++under_way_;
     }
     source_->FetchRange(tree, file->what.path, version, offset, length, vfs::Urgency::kAhead,
@@ -210,7 +214,8 @@ void Capture::Arrived(const FilePtr& file, uint64_t offset, uint64_t length, vru
   changed_cv_.notify_all();
 }
 
-Status Capture::Keep(const FilePtr& file, const vfs::FetchedRange& range) {
+// Arrived holds the file's mutex.
+Status Capture::Keep(const FilePtr& file, const vfs::FetchedRange& range) VRUN_NO_THREAD_SAFETY_ANALYSIS {
   const tree::FileVersion& v = file->what.version;
   const uint64_t first = range.offset / store::UnitBytes(v.size);
   std::vector<store::PutUnit> units;
@@ -229,7 +234,8 @@ Status Capture::Keep(const FilePtr& file, const vfs::FetchedRange& range) {
   return file->object->Put(first, units, true);
 }
 
-Status Capture::Complete(File* file) {
+// Like Keep.
+Status Capture::Complete(File* file) VRUN_NO_THREAD_SAFETY_ANALYSIS {
   store::ObjectId id = file->object->id();
   if (id.algorithm == store::IdAlgorithm::kProvisional) {
     VRUN_TRY(file->object->Resolve(store::ContentId(file->what.version.size, file->digests)));

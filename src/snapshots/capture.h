@@ -70,11 +70,11 @@ class Capture {
 
   Mutex mu_;
   CondVar changed_cv_;
-  size_t under_way_ = 0;         // requests in progress; guarded by mu_, as everything below
-  std::vector<FilePtr> over_;    // finished, for Run's thread to process
-  std::optional<Error> failed_;  // the first fatal error
-  v1::SnapshotProgress told_;
-  int64_t told_us_ = 0;
+  size_t under_way_ VRUN_GUARDED_BY(mu_) = 0;         // requests in progress
+  std::vector<FilePtr> over_ VRUN_GUARDED_BY(mu_);    // finished, for Run's thread to process
+  std::optional<Error> failed_ VRUN_GUARDED_BY(mu_);  // the first fatal error
+  v1::SnapshotProgress told_ VRUN_GUARDED_BY(mu_);
+  int64_t told_us_ VRUN_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace vrun::snapshots

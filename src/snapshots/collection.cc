@@ -87,6 +87,7 @@ Result<std::unique_ptr<Collection>> Collection::Open(EventLoop* loop, const std:
     collection->vault_ = std::make_unique<Vault>(collection->store_.get(), std::move(vault->bucket),
                                                  std::move(vault->presign), std::move(vault->owner), store_id,
                                                  [raw = collection.get()] { return raw->MakeRoom(); });
+    const MutexLock lock(collection->mu_);
     if (auto adopted = ReadFile(collection->StoreIdFile(), 4096)) collection->store_id_ = *std::move(adopted);
   }
   return collection;
@@ -206,7 +207,7 @@ Status Collection::SaveInVault(v1::SnapshotInfo* info, const tree::DirectoryPtr&
   realm->manifest().Need(tree, base, &contents);
   info->set_bucket(vault_->bucket());
   Mutex mutex;
-  int64_t told = 0;
+  int64_t told VRUN_GUARDED_BY(mutex) = 0;
   return vault_->Add(*info, contents, [&](uint64_t saved, uint64_t total) {
     MutexLock lock(mutex);
     const int64_t now = MonotonicMicros();
@@ -433,7 +434,7 @@ Result<uint64_t> Collection::Delete(const std::vector<std::string>& names) {
   std::set<std::string> damaged;
   {
     MutexLock lock(mu_);
-    const auto in_use = [&](const std::string& name) {
+    const auto in_use = [&](const std::string& name) VRUN_REQUIRES(mu_) {
       const auto it = snapshots_.find(name);
       return it != snapshots_.end() && it->second.use_count() > 1;
     };

@@ -105,7 +105,7 @@ class Collection {
   // Registers a loaded snapshot.
   void Add(v1::SnapshotInfo info, tree::TreePtr tree, Realm* realm);
   // Whether the disk is only a cache of the bucket's content. mu_ held.
-  bool AllInBucketLocked() const;
+  bool AllInBucketLocked() const VRUN_REQUIRES(mu_);
   // Frees space on a full disk by removing what the bucket also has. False: nothing was removed. Any thread.
   bool MakeRoom();
   // What all snapshots need; false: unknown, because one is damaged.
@@ -126,10 +126,10 @@ class Collection {
   std::atomic<bool> reconciled_ = false;
   std::atomic<bool> capturing_ = false;  // content being captured exists only on the disk
   mutable Mutex mu_;
-  std::string store_id_;                                  // guarded by mu_
-  std::map<std::string, std::unique_ptr<Realm>> realms_;  // guarded by mu_, as everything below; by home id
-  std::map<std::string, SnapshotPtr> snapshots_;          // by name
-  std::set<std::string> damaged_;
+  std::string store_id_ VRUN_GUARDED_BY(mu_);
+  std::map<std::string, std::unique_ptr<Realm>> realms_ VRUN_GUARDED_BY(mu_);  // by home id
+  std::map<std::string, SnapshotPtr> snapshots_ VRUN_GUARDED_BY(mu_);          // by name
+  std::set<std::string> damaged_ VRUN_GUARDED_BY(mu_);
 };
 
 }  // namespace vrun::snapshots

@@ -58,8 +58,8 @@ class SealedObjects {
   const std::string owner_, store_id_;
   const Presign presign_;
   Mutex mu_;
-  std::shared_ptr<s3::Client> client_;  // guarded by mu_, as everything below
-  std::string client_ca_;
+  std::shared_ptr<s3::Client> client_ VRUN_GUARDED_BY(mu_);
+  std::string client_ca_ VRUN_GUARDED_BY(mu_);
 };
 
 }  // namespace vrun::snapshots

@@ -103,7 +103,8 @@ class Service::Conversation : public rpc::Stream::Handler, public std::enable_sh
   Status SendSlowly(const v1::SnapshotEvent& event) {
     Send(event);
     MutexLock lock(mu_);
-    writable_cv_.wait(lock, [&] { return closed_ || stream_->queued_bytes() < rpc::Stream::kHighWater; });
+    writable_cv_.wait(
+        lock, [&]() VRUN_REQUIRES(mu_) { return closed_ || stream_->queued_bytes() < rpc::Stream::kHighWater; });
     if (closed_) return Error(Code::kAborted, "home has gone");
     return {};
   }
@@ -238,7 +239,7 @@ class Service::Conversation : public rpc::Stream::Handler, public std::enable_sh
   std::shared_ptr<const home::Traces::Elsewhere> kept_trace_;
   Mutex mu_;
   CondVar writable_cv_;
-  bool closed_ = false;  // guarded by mu_
+  bool closed_ VRUN_GUARDED_BY(mu_) = false;
   // Used by the loop:
   Collection::SnapshotPtr served_;
   std::unique_ptr<home::NodeLinks::ContentUse> use_;

@@ -55,8 +55,8 @@ class Service {
   std::unique_ptr<rpc::Channel> controller_;  // null: no vault
   int64_t housekept_ = 0;                     // used by the loop
   Mutex mu_;
-  std::map<std::string, OwnerPtr> owners_;                    // guarded by mu_, as everything below
-  std::set<std::shared_ptr<rpc::Stream::Handler>> handlers_;  // of open streams
+  std::map<std::string, OwnerPtr> owners_ VRUN_GUARDED_BY(mu_);
+  std::set<std::shared_ptr<rpc::Stream::Handler>> handlers_ VRUN_GUARDED_BY(mu_);  // of open streams
   std::unique_ptr<rpc::Server> server_;
 };
 

@@ -48,7 +48,7 @@ class Together {
   // Waits for room. False: one has failed, so stop.
   bool Start(std::function<Status()> work) {
     MutexLock lock(mu_);
-    changed_.wait(lock, [&] { return under_way_ < most_; });
+    changed_.wait(lock, [&]() VRUN_REQUIRES(mu_) { return under_way_ < most_; });
     if (failed_) return false;
     ++under_way_;
     queue_->Post([this, work = std::move(work)] {
@@ -62,7 +62,7 @@ class Together {
   }
   Status Wait() {
     MutexLock lock(mu_);
-    changed_.wait(lock, [&] { return under_way_ == 0; });
+    changed_.wait(lock, [&]() VRUN_REQUIRES(mu_) { return under_way_ == 0; });
     if (failed_) return *failed_;
     return {};
   }
@@ -72,8 +72,8 @@ class Together {
   const size_t most_;
   Mutex mu_;
   CondVar changed_;
-  size_t under_way_ = 0;
-  std::optional<Error> failed_;
+  size_t under_way_ VRUN_GUARDED_BY(mu_) = 0;
+  std::optional<Error> failed_ VRUN_GUARDED_BY(mu_);
 };
 
 }  // namespace
@@ -516,7 +516,7 @@ Status Vault::Restore(uint64_t number, const std::function<bool()>& needed, cons
   {
     MutexLock lock(mu_);
     if (restoring_.contains(number) && !piece_come) {
-      restored_.wait(lock, [&] { return !restoring_.contains(number); });
+      restored_.wait(lock, [&]() VRUN_REQUIRES(mu_) { return !restoring_.contains(number); });
       return {};
     }
     const auto it = packs_.find(number);

@@ -104,7 +104,7 @@ class Vault {
   Status ReadIndexes(const v1::VaultCatalog& catalog, Indexes* indexes, Packs* packs);
   // Replaces the current state.
   void Use(v1::VaultCatalog catalog, Indexes indexes, Packs packs);
-  void IncludeLocked(Packs fresh);
+  void IncludeLocked(Packs fresh) VRUN_REQUIRES(mu_);
   Status PutCatalog(const Indexes& indexes, v1::VaultCatalog* next);
   Status MergeIndexes(const Packs& fresh, uint64_t* next, Indexes* indexes, v1::VaultCatalog* catalog);
   // Deletes the doomed objects.
@@ -138,12 +138,12 @@ class Vault {
   bool doubtful_ = false;  // whether the stored catalog may differ
   mutable Mutex mu_;
   CondVar restored_;
-  bool open_ = false;                                     // guarded by mu_, as everything below
-  Packs packs_;                                           // changed only by the one thread
-  std::unordered_map<Piece, uint64_t, PieceHash> where_;  // the pack of each piece
-  std::unordered_map<store::ObjectId, uint64_t, store::ObjectIdHash> directory_sizes_;
-  std::unordered_set<uint64_t> restoring_;
-  std::unordered_map<store::ObjectId, Reader, store::ObjectIdHash> readers_;
+  bool open_ VRUN_GUARDED_BY(mu_) = false;
+  Packs packs_;                                                                // changed only by the one thread
+  std::unordered_map<Piece, uint64_t, PieceHash> where_ VRUN_GUARDED_BY(mu_);  // the pack of each piece
+  std::unordered_map<store::ObjectId, uint64_t, store::ObjectIdHash> directory_sizes_ VRUN_GUARDED_BY(mu_);
+  std::unordered_set<uint64_t> restoring_ VRUN_GUARDED_BY(mu_);
+  std::unordered_map<store::ObjectId, Reader, store::ObjectIdHash> readers_ VRUN_GUARDED_BY(mu_);
   WorkQueue transfers_{"vault", 6};
   WorkQueue ahead_{"vault-ahead", 3};
 };
