@@ -58,8 +58,8 @@ class CpuLatency {
   std::atomic<int> fast_{0};  // consecutive requests that came soon after the one before
   std::atomic<bool> held_{false};
   Mutex mutex_;
-  int64_t held_since_ = 0;
-  int64_t not_before_ = 0;
+  int64_t held_since_ VRUN_GUARDED_BY(mutex_) = 0;
+  int64_t not_before_ VRUN_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace vrun::vfs

@@ -31,7 +31,7 @@ class Gate {
   void Close() {
     MutexLock lock(mutex_);
     closed_ = true;
-    empty_.wait(lock, [this] { return inside_ == 0; });
+    empty_.wait(lock, [this]() VRUN_REQUIRES(mutex_) { return inside_ == 0; });
   }
 
  private:
@@ -48,8 +48,8 @@ class Gate {
 
   Mutex mutex_;
   CondVar empty_;
-  int inside_ = 0;
-  bool closed_ = false;
+  int inside_ VRUN_GUARDED_BY(mutex_) = 0;
+  bool closed_ VRUN_GUARDED_BY(mutex_) = false;
 };
 
 // Wraps `act` for a callback that may come late: it runs inside a pass, or not at all.

@@ -38,10 +38,10 @@ class TimerThread {
 
   Mutex mutex_;
   CondVar wake_;
-  std::multimap<int64_t, Task> tasks_;  // by due time
-  std::map<Id, std::multimap<int64_t, Task>::iterator> by_id_;
-  Id next_id_ = 1;
-  bool stopped_ = false;
+  std::multimap<int64_t, Task> tasks_ VRUN_GUARDED_BY(mutex_);  // by due time
+  std::map<Id, std::multimap<int64_t, Task>::iterator> by_id_ VRUN_GUARDED_BY(mutex_);
+  Id next_id_ VRUN_GUARDED_BY(mutex_) = 1;
+  bool stopped_ VRUN_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

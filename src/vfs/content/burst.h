@@ -89,7 +89,7 @@ class Bursts {
   // These frames have arrived, or never will. Several nodes send frames, so they may come out of order.
   void Settle(const BurstPtr& burst, const std::vector<uint32_t>& frames, bool arrived);
   void Over(const BurstPtr& burst);
-  BurstPtr TakeLocked(uint64_t job, uint32_t attempt);
+  BurstPtr TakeLocked(uint64_t job, uint32_t attempt) VRUN_REQUIRES(mutex_);
   // Releases what `taken` held for its run, if anything. Call without the lock.
   void Drop(const BurstPtr& taken);
 
@@ -99,9 +99,10 @@ class Bursts {
   Backend& backend_;
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   Mutex mutex_;
-  std::map<std::pair<uint64_t, uint32_t>, BurstPtr> bursts_;
-  std::deque<Digest> have_;      // tables of which everything is here, latest first
-  uint64_t have_evictions_ = 0;  // the store's eviction count then; after another eviction the tables may be incomplete
+  std::map<std::pair<uint64_t, uint32_t>, BurstPtr> bursts_ VRUN_GUARDED_BY(mutex_);
+  std::deque<Digest> have_ VRUN_GUARDED_BY(mutex_);  // tables of which everything is here, latest first
+  uint64_t have_evictions_ VRUN_GUARDED_BY(mutex_) =
+      0;  // the store's eviction count then; after another eviction the tables may be incomplete
 };
 
 }  // namespace vrun::vfs

@@ -163,12 +163,15 @@ Status DirectoryCache::GetAll(const Digest& tree, const std::vector<std::pair<Di
   struct Wait {
     Mutex mutex;
     CondVar changed;
-    size_t left = 0;
-    std::optional<Error> error;
-    std::vector<std::pair<Digest, LoadedDirectoryPtr>> loaded;
+    size_t left VRUN_GUARDED_BY(mutex) = 0;
+    std::optional<Error> error VRUN_GUARDED_BY(mutex);
+    std::vector<std::pair<Digest, LoadedDirectoryPtr>> loaded VRUN_GUARDED_BY(mutex);
   };
   const auto wait = std::make_shared<Wait>();
-  wait->left = wanted.size();
+  {
+    MutexLock lock(wait->mutex);
+    wait->left = wanted.size();
+  }
   for (const auto& [digest, path] : wanted) {
     Get(tree, path, digest, [wait, digest = digest](Result<LoadedDirectoryPtr> loaded) {
       MutexLock lock(wait->mutex);
@@ -181,7 +184,7 @@ Status DirectoryCache::GetAll(const Digest& tree, const std::vector<std::pair<Di
     });
   }
   MutexLock lock(wait->mutex);
-  wait->changed.wait(lock, [&] { return wait->left == 0; });  // each ends at its deadline
+  wait->changed.wait(lock, [&]() VRUN_REQUIRES(wait->mutex) { return wait->left == 0; });  // each ends at its deadline
   for (auto& [digest, loaded] : wait->loaded) (*have)[digest] = std::move(loaded);
   if (wait->error) return *wait->error;
   return {};

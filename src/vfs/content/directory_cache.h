@@ -81,10 +81,10 @@ class DirectoryCache {
   Backend& backend_;
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   Mutex mutex_;
-  std::unordered_map<Digest, Cached, DigestHash> cached_;
-  std::list<Digest> recent_;  // front: most recently used
-  uint64_t bytes_ = 0;
-  std::unordered_map<Digest, Fetch, DigestHash> fetching_;
+  std::unordered_map<Digest, Cached, DigestHash> cached_ VRUN_GUARDED_BY(mutex_);
+  std::list<Digest> recent_ VRUN_GUARDED_BY(mutex_);  // front: most recently used
+  uint64_t bytes_ VRUN_GUARDED_BY(mutex_) = 0;
+  std::unordered_map<Digest, Fetch, DigestHash> fetching_ VRUN_GUARDED_BY(mutex_);
 };
 
 }  // namespace vrun::vfs

@@ -49,17 +49,18 @@ class FileCache {
   std::atomic<int64_t> last_came_micros_{INT64_MIN / 2};  // last arrival of content, of any file
   std::atomic<int64_t> said_refused_micros_{INT64_MIN / 2};
   Mutex mutex_;
-  std::unordered_map<tree::FileVersion, Cached, tree::FileVersionHash> cached_;
-  std::unordered_map<tree::FileVersion, std::weak_ptr<FileContent>, tree::FileVersionHash> known_;
-  size_t sweep_at_ = 4096;
-  std::list<tree::FileVersion> recent_;
+  std::unordered_map<tree::FileVersion, Cached, tree::FileVersionHash> cached_ VRUN_GUARDED_BY(mutex_);
+  std::unordered_map<tree::FileVersion, std::weak_ptr<FileContent>, tree::FileVersionHash> known_
+      VRUN_GUARDED_BY(mutex_);
+  size_t sweep_at_ VRUN_GUARDED_BY(mutex_) = 4096;
+  std::list<tree::FileVersion> recent_ VRUN_GUARDED_BY(mutex_);
   struct Unstored {
     std::weak_ptr<FileContent> content;
     uint64_t unit;
     uint64_t bytes;
   };
-  std::deque<Unstored> unstored_;
-  uint64_t unstored_bytes_ = 0;
+  std::deque<Unstored> unstored_ VRUN_GUARDED_BY(mutex_);
+  uint64_t unstored_bytes_ VRUN_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace vrun::vfs

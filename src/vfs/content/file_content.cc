@@ -172,7 +172,8 @@ void FileContent::Prefetch(const Place& place, uint64_t offset, uint64_t n, std:
       const uint64_t end = (std::min(offset + n, version_.size) - 1) / unit_bytes_ + 1;
       std::unordered_set<uint64_t> fetches;
       const std::vector<uint64_t> missing = MissingLocked(first, end - first);
-      const auto comes = [this](uint64_t unit) { return FetchOfLocked(unit) != 0 || ExpectedLocked(unit, false); };
+      const auto comes = [this](uint64_t unit)
+                             VRUN_REQUIRES(mutex_) { return FetchOfLocked(unit) != 0 || ExpectedLocked(unit, false); };
       for (size_t i = 0; i < missing.size();) {
         if (comes(missing[i])) {
           ++i;

@@ -116,29 +116,29 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
     std::string_view data;                      // part of `buffer`
   };
 
-  bool ComesInPartsLocked(const Place& place) const;
+  bool ComesInPartsLocked(const Place& place) const VRUN_REQUIRES(mutex_);
   // Null when the store refuses the object: then content is served from memory only.
-  std::shared_ptr<store::Object> ObjectLocked();
+  std::shared_ptr<store::Object> ObjectLocked() VRUN_REQUIRES(mutex_);
   // Units of [first, first+count) that are not here, whether or not a fetch for them is under way.
-  std::vector<uint64_t> MissingLocked(uint64_t first, uint64_t count);
-  bool LacksLocked();                           // anything missing that no burst brings
-  uint64_t FetchOfLocked(uint64_t unit) const;  // 0: none; a demand fetch before a fetch ahead
+  std::vector<uint64_t> MissingLocked(uint64_t first, uint64_t count) VRUN_REQUIRES(mutex_);
+  bool LacksLocked() VRUN_REQUIRES(mutex_);                           // anything missing that no burst brings
+  uint64_t FetchOfLocked(uint64_t unit) const VRUN_REQUIRES(mutex_);  // 0: none; a demand fetch before a fetch ahead
   // A reader needs units from `first` up to `needed_end` of a fetch ahead. If they do not arrive in a moment, they are
   // requested again as a demand fetch. The first answer counts.
-  uint64_t OvertakeLocked(uint64_t ahead, uint64_t first, uint64_t needed_end);
+  uint64_t OvertakeLocked(uint64_t ahead, uint64_t first, uint64_t needed_end) VRUN_REQUIRES(mutex_);
   // Plans a fetch from `first`, which is missing, at least to `needed_end` and at most a window.
-  uint64_t PlanFetchLocked(uint64_t first, uint64_t needed_end);
+  uint64_t PlanFetchLocked(uint64_t first, uint64_t needed_end) VRUN_REQUIRES(mutex_);
   // End of the gap that begins at `first`, at most `limit`: units neither here nor on their way. Below `needed_end`,
   // units that a burst brings in a moment count as on their way; above it, all units that a burst brings.
-  uint64_t HoleEndLocked(uint64_t first, uint64_t limit, uint64_t needed_end = 0);
-  uint64_t AddFetchLocked(uint64_t first, uint64_t end, Urgency urgency = Urgency::kDemand);
-  uint64_t ReadAheadLocked();
+  uint64_t HoleEndLocked(uint64_t first, uint64_t limit, uint64_t needed_end = 0) VRUN_REQUIRES(mutex_);
+  uint64_t AddFetchLocked(uint64_t first, uint64_t end, Urgency urgency = Urgency::kDemand) VRUN_REQUIRES(mutex_);
+  uint64_t ReadAheadLocked() VRUN_REQUIRES(mutex_);
   // The unit will come with a burst: soon, or at any time.
-  bool ExpectedLocked(uint64_t unit, bool soon) const;
+  bool ExpectedLocked(uint64_t unit, bool soon) const VRUN_REQUIRES(mutex_);
   // Starts a fetch that runs only if the burst does not bring the unit in time.
-  uint64_t AwaitBurstLocked(uint64_t unit);
+  uint64_t AwaitBurstLocked(uint64_t unit) VRUN_REQUIRES(mutex_);
   void Start(uint64_t id);
-  void SetDeadlineLocked(uint64_t id, int64_t micros);
+  void SetDeadlineLocked(uint64_t id, int64_t micros) VRUN_REQUIRES(mutex_);
   // Its deadline has passed. It gets another one while other content arrives.
   void Late(uint64_t id);
   void Answered(uint64_t id, uint64_t attempt, Result<FetchedRange> answer);
@@ -165,27 +165,28 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   const uint64_t unit_count_;
 
   Mutex mutex_;
-  std::optional<store::ObjectId> known_id_;
-  std::shared_ptr<store::Object> object_;
-  bool acquired_ = false;
-  bool touched_ = false;  // the prefetcher has been told
-  bool traced_ = false;   // a trace says which parts will be read
-  Place place_;
-  ExtentsPtr extents_;                             // null: home has not been asked yet
-  ByteRanges declined_;                            // requests refused by Declines
-  std::optional<Error> lost_;                      // final for this version at `place_`
-  bool mixed_ = false;                             // the units here are of two states of the file: not readable either
+  std::optional<store::ObjectId> known_id_ VRUN_GUARDED_BY(mutex_);
+  std::shared_ptr<store::Object> object_ VRUN_GUARDED_BY(mutex_);
+  bool acquired_ VRUN_GUARDED_BY(mutex_) = false;
+  bool touched_ VRUN_GUARDED_BY(mutex_) = false;  // the prefetcher has been told
+  bool traced_ VRUN_GUARDED_BY(mutex_) = false;   // a trace says which parts will be read
+  Place place_ VRUN_GUARDED_BY(mutex_);
+  ExtentsPtr extents_ VRUN_GUARDED_BY(mutex_);         // null: home has not been asked yet
+  ByteRanges declined_;                                // requests refused by Declines
+  std::optional<Error> lost_ VRUN_GUARDED_BY(mutex_);  // final for this version at `place_`
+  bool mixed_ VRUN_GUARDED_BY(mutex_) = false;     // the units here are of two states of the file: not readable either
   std::unordered_map<uint64_t, UnitData> memory_;  // units just fetched, or refused by the store
-  std::unordered_map<uint64_t, Fetch> fetches_;
-  std::list<Waiter> waiters_;
-  std::shared_ptr<BurstProgress> burst_;
-  std::unordered_map<uint64_t, uint32_t> expected_;  // by unit: the frame that brings it
-  uint64_t next_fetch_ = 1;
+  std::unordered_map<uint64_t, Fetch> fetches_ VRUN_GUARDED_BY(mutex_);
+  std::list<Waiter> waiters_ VRUN_GUARDED_BY(mutex_);
+  std::shared_ptr<BurstProgress> burst_ VRUN_GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, uint32_t> expected_ VRUN_GUARDED_BY(mutex_);  // by unit: the frame that brings it
+  uint64_t next_fetch_ VRUN_GUARDED_BY(mutex_) = 1;
   // Sequential reading: end of the last fetch, number of units per fetch, number of units read in this sequence.
-  uint64_t next_unit_ = UINT64_MAX;
-  uint64_t window_ = 0;
-  uint64_t run_ = 0;
-  uint64_t ahead_mark_ = UINT64_MAX;  // a read beyond this byte starts the fetch of the next window
+  uint64_t next_unit_ VRUN_GUARDED_BY(mutex_) = UINT64_MAX;
+  uint64_t window_ VRUN_GUARDED_BY(mutex_) = 0;
+  uint64_t run_ VRUN_GUARDED_BY(mutex_) = 0;
+  uint64_t ahead_mark_ VRUN_GUARDED_BY(mutex_) =
+      UINT64_MAX;  // a read beyond this byte starts the fetch of the next window
 };
 
 }  // namespace vrun::vfs

@@ -140,8 +140,10 @@ bool FileContent::Declines(uint64_t offset, uint64_t n) {
   if (count == 1) return false;
   MutexLock lock(mutex_);
   const std::vector<uint64_t> missing = MissingLocked(first, count);
-  const size_t expected = static_cast<size_t>(
-      std::count_if(missing.begin(), missing.end(), [this](uint64_t unit) { return ExpectedLocked(unit, false); }));
+  const size_t expected =
+      static_cast<size_t>(std::count_if(missing.begin(), missing.end(), [this](uint64_t unit) VRUN_REQUIRES(mutex_) {
+        return ExpectedLocked(unit, false);
+      }));
   const bool alike = missing.size() == count && (expected == 0 || expected == count);
   if (missing.empty() || alike || declined_.NextIn(offset, offset + n) < offset + n) return false;
   declined_.Add(offset, n);
@@ -161,7 +163,9 @@ bool FileContent::LacksLocked() {
   constexpr uint64_t kAtOnce = 1024;
   for (uint64_t first = 0; first < unit_count_; first += kAtOnce) {
     const std::vector<uint64_t> missing = MissingLocked(first, std::min(kAtOnce, unit_count_ - first));
-    if (!std::ranges::all_of(missing, [this](uint64_t unit) { return ExpectedLocked(unit, false); })) return true;
+    if (!std::ranges::all_of(missing,
+                             [this](uint64_t unit) VRUN_REQUIRES(mutex_) { return ExpectedLocked(unit, false); }))
+      return true;
   }
   return false;
 }

@@ -56,7 +56,7 @@ class Prefetcher {
   // Kinds of small files of a directory (tree/file_kind.h); few.
   using Kinds = std::vector<std::string>;
   // Whether home was not asked for them yet.
-  bool AskForLocked(const FileContent::Place& place);
+  bool AskForLocked(const FileContent::Place& place) VRUN_REQUIRES(mutex_);
   void Take(const Digest& tree, uint64_t stops, const std::vector<ResidentFile>& files);
   // Puts items at the front of the queue; drops the last ones when there are too many.
   void Push(std::vector<Item> items);
@@ -66,14 +66,15 @@ class Prefetcher {
   Backend& backend_;
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   Mutex mutex_;
-  std::deque<Item> queue_;  // latest request first: that is what is being read now
-  uint64_t queued_bytes_ = 0;
-  uint64_t under_way_bytes_ = 0;
-  uint64_t window_bytes_ = 256 << 10;
-  int64_t best_micros_ = 0, best_time_ = 0;  // of a piece
-  uint64_t stops_ = 0;
-  bool pumping_ = false;
-  std::unordered_map<std::string, Kinds> directories_;  // whose small files were requested, by tree and path
+  std::deque<Item> queue_ VRUN_GUARDED_BY(mutex_);  // latest request first: that is what is being read now
+  uint64_t queued_bytes_ VRUN_GUARDED_BY(mutex_) = 0;
+  uint64_t under_way_bytes_ VRUN_GUARDED_BY(mutex_) = 0;
+  uint64_t window_bytes_ VRUN_GUARDED_BY(mutex_) = 256 << 10;
+  int64_t best_micros_ VRUN_GUARDED_BY(mutex_) = 0, best_time_ VRUN_GUARDED_BY(mutex_) = 0;  // of a piece
+  uint64_t stops_ VRUN_GUARDED_BY(mutex_) = 0;
+  bool pumping_ VRUN_GUARDED_BY(mutex_) = false;
+  std::unordered_map<std::string, Kinds> directories_
+      VRUN_GUARDED_BY(mutex_);  // whose small files were requested, by tree and path
 };
 
 }  // namespace vrun::vfs

@@ -38,8 +38,8 @@ class Verifier {
   void VerifyPiece(FileContent* content);
 
   Mutex mutex_;
-  std::unordered_map<FileContent*, Job> jobs_;  // guarded by mutex_
-  WorkQueue queue_{"verifier"};                 // last: its thread uses the others
+  std::unordered_map<FileContent*, Job> jobs_ VRUN_GUARDED_BY(mutex_);
+  WorkQueue queue_{"verifier"};  // last: its thread uses the others
 };
 
 }  // namespace vrun::vfs

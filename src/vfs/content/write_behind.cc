@@ -42,7 +42,7 @@ void WriteBehind::Run() {
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 10);
   MutexLock lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+    wake_.wait(lock, [this]() VRUN_REQUIRES(mutex_) { return stopping_ || !waiting_.empty(); });
     if (waiting_.empty()) return;
     for (int64_t left = 1; !stopping_ && left > 0 && bytes_ <= limit_bytes_ / 2;) {
       left = posted_ + kQuietMicros - MonotonicMicros();

@@ -35,10 +35,10 @@ class WriteBehind {
   const uint64_t limit_bytes_;
   Mutex mutex_;
   CondVar wake_;
-  std::deque<std::pair<uint64_t, std::function<void()>>> waiting_;  // guarded by mutex_, as all below
-  int64_t posted_ = 0;                                              // time of the last Post; monotonic microseconds
-  uint64_t bytes_ = 0;
-  bool stopping_ = false;
+  std::deque<std::pair<uint64_t, std::function<void()>>> waiting_ VRUN_GUARDED_BY(mutex_);
+  int64_t posted_ VRUN_GUARDED_BY(mutex_) = 0;  // time of the last Post; monotonic microseconds
+  uint64_t bytes_ VRUN_GUARDED_BY(mutex_) = 0;
+  bool stopping_ VRUN_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

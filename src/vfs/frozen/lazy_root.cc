@@ -37,7 +37,7 @@ Result<tree::Entry> FetchRootEntry(Backend& backend, const Digest& tree) {
   struct Wait {
     Mutex mutex;
     CondVar changed;
-    std::optional<Result<tree::Entry>> answer;
+    std::optional<Result<tree::Entry>> answer VRUN_GUARDED_BY(mutex);
   };
   Retry retry{.deadline = MonotonicMicros() + backend.options().home_deadline_micros};
   for (;;) {
@@ -49,7 +49,8 @@ Result<tree::Entry> FetchRootEntry(Backend& backend, const Digest& tree) {
     });
     const int64_t left = std::max<int64_t>(retry.deadline - MonotonicMicros(), 0);
     MutexLock lock(wait->mutex);
-    if (!wait->changed.wait_for(lock, std::chrono::microseconds(left), [&] { return wait->answer.has_value(); })) {
+    if (!wait->changed.wait_for(lock, std::chrono::microseconds(left),
+                                [&]() VRUN_REQUIRES(wait->mutex) { return wait->answer.has_value(); })) {
       return Error(Code::kTimeout, "fetch the root of a tree: home did not answer in time");
     }
     Result<tree::Entry> answer = *std::move(wait->answer);
@@ -332,7 +333,7 @@ void LazyRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bo
     }
     const tree::Directory& directory = *inode->directory->loaded->directory;
     const Inode* above = inode->link.parent != nullptr ? inode->link.parent : inode;
-    const auto ino_of = [&](const Inode& of) {
+    const auto ino_of = [&](const Inode& of) VRUN_REQUIRES(mutex_) {
       const auto entry = EntryLocked(of);
       return entry ? InodeNumber(*entry, root_.dev, of.nodeid) : of.nodeid;
     };

@@ -55,7 +55,7 @@ class LazyRoot final : public Operations, private TracedFiles::Listener {
   // Call before any request: restores the state in `saved`, left by a dead process. Blocks while directories that are
   // not in the store come from home. Parts of the tree that do not arrive by the deadline are lost to their users
   // (ESTALE).
-  void Restore();
+  void Restore() VRUN_NO_THREAD_SAFETY_ANALYSIS;
 
   // See View::Advance. Notifies through `dispatcher`.
   Status Advance(Dispatcher& dispatcher, const Digest& tree);
@@ -114,29 +114,28 @@ class LazyRoot final : public Operations, private TracedFiles::Listener {
   void Repair(uint64_t nodeid, const std::shared_ptr<FileContent>& content, uint64_t offset, int tries,
               SharedReply reply);
   void CloseHandle(uint64_t nodeid, uint64_t handle);
-  // With open_mutex_ held. Call before the kernel hears of an open, and after it has reported a close.
-  void SaveOpenLocked(uint64_t nodeid, OpenFiles* files);
-  // restore.cc
-  size_t RestoreInodes();
-  void RestoreOpens();
+  // Call before the kernel hears of an open, and after it has reported a close.
+  void SaveOpenLocked(uint64_t nodeid, OpenFiles* files) VRUN_REQUIRES(open_mutex_);
+  // restore.cc. Nothing else runs yet.
+  size_t RestoreInodes() VRUN_NO_THREAD_SAFETY_ANALYSIS;
+  void RestoreOpens() VRUN_NO_THREAD_SAFETY_ANALYSIS;
 
   // push_ahead.cc. Called after a read of a whole small file that reached us as a request.
   void PushAfterRead(uint64_t nodeid);
-  bool MayPushLocked(const Inode& inode) const;
+  bool MayPushLocked(const Inode& inode) const VRUN_REQUIRES(mutex_);
   bool ClaimPush(uint64_t nodeid);
 
   // push_traced.cc. The kernel has been told of these nodes, or (`opened`) opens them.
   void PushTraced(std::span<const uint64_t> nodeids, bool opened);
   void TraceArrived(const tree::FileVersion& version, TracedFiles::Range range) override;
   void TracesOver() override;
-  Pusher::Piece PieceLocked(const Inode& inode, TracedFiles::Range range) const;
+  Pusher::Piece PieceLocked(const Inode& inode, TracedFiles::Range range) const VRUN_REQUIRES(mutex_);
   bool opens_are_seen() const { return passthrough_works_ || !options_.no_open; }
 
-  // With mutex_ held.
-  std::shared_ptr<FileContent> ContentLocked(const Inode& inode);
-  std::optional<tree::Entry> EntryLocked(const Inode& inode) const;
-  fuse_entry_out EntryOutLocked(const Inode& inode, const tree::Entry& entry) const;
-  fuse_attr AttrLocked(const Inode& inode, const tree::Entry& entry) const;
+  std::shared_ptr<FileContent> ContentLocked(const Inode& inode) VRUN_REQUIRES(mutex_);
+  std::optional<tree::Entry> EntryLocked(const Inode& inode) const VRUN_REQUIRES(mutex_);
+  fuse_entry_out EntryOutLocked(const Inode& inode, const tree::Entry& entry) const VRUN_REQUIRES(mutex_);
+  fuse_attr AttrLocked(const Inode& inode, const tree::Entry& entry) const VRUN_REQUIRES(mutex_);
 
   void ReportLost(uint64_t nodeid, const std::string& path, const Error& error);
 
@@ -145,7 +144,8 @@ class LazyRoot final : public Operations, private TracedFiles::Listener {
                    const std::unordered_map<Digest, LoadedDirectoryPtr, DigestHash>& have,
                    std::vector<std::pair<Digest, std::string>>* missing) const;
   void Apply(Inode* directory, const Digest& digest, const LoadedDirectoryPtr& next,
-             const std::unordered_map<Digest, LoadedDirectoryPtr, DigestHash>& have, Changes* changes);
+             const std::unordered_map<Digest, LoadedDirectoryPtr, DigestHash>& have, Changes* changes)
+      VRUN_REQUIRES(mutex_);
 
   Backend& backend_;
   Transport& transport_;
@@ -157,16 +157,16 @@ class LazyRoot final : public Operations, private TracedFiles::Listener {
   std::atomic<uint64_t> passthrough_opens_{0};
 
   mutable Mutex mutex_;
-  Digest tree_;
-  tree::Entry root_;
-  InodeTable inodes_;
+  Digest tree_ VRUN_GUARDED_BY(mutex_);
+  tree::Entry root_ VRUN_GUARDED_BY(mutex_);
+  InodeTable inodes_ VRUN_GUARDED_BY(mutex_);
   // For files of a trace: the inode into which arriving content is pushed.
-  std::unordered_map<tree::FileVersion, uint64_t, tree::FileVersionHash> traced_nodes_;
+  std::unordered_map<tree::FileVersion, uint64_t, tree::FileVersionHash> traced_nodes_ VRUN_GUARDED_BY(mutex_);
 
   std::unique_ptr<Pusher> pusher_;  // null: nothing is pushed
 
   Mutex open_mutex_;  // never together with mutex_
-  std::unordered_map<uint64_t, OpenFiles> open_files_;
+  std::unordered_map<uint64_t, OpenFiles> open_files_ VRUN_GUARDED_BY(open_mutex_);
 };
 
 }  // namespace vrun::vfs

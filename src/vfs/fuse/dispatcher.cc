@@ -122,7 +122,7 @@ class ReplyChannel : public std::enable_shared_from_this<ReplyChannel> {
 
   // True: end it now. Otherwise a timer checks again: the kernel reports only the first signal, and a fatal one may
   // follow.
-  bool InterruptLocked(uint64_t unique) {
+  bool InterruptLocked(uint64_t unique) VRUN_REQUIRES(mutex_) {
     Pending& pending = pending_.at(unique);
     if (pending.interrupted_at == 0) pending.interrupted_at = MonotonicMicros();
     if (timers_ == nullptr || IsDying(pending.pid) ||
@@ -144,9 +144,9 @@ class ReplyChannel : public std::enable_shared_from_this<ReplyChannel> {
   const std::shared_ptr<Transport> transport_;
   Mutex mutex_;
   TimerThread* timers_;
-  DispatcherCounters* counters_;
-  std::unordered_map<uint64_t, Pending> pending_;  // suspended requests
-  std::vector<uint64_t> early_interrupts_;
+  DispatcherCounters* counters_ VRUN_GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, Pending> pending_ VRUN_GUARDED_BY(mutex_);  // suspended requests
+  std::vector<uint64_t> early_interrupts_ VRUN_GUARDED_BY(mutex_);
 };
 
 Reply::Reply(std::shared_ptr<ReplyChannel> channel, const Request& request)

@@ -51,7 +51,7 @@ class DevFuse final : public Transport {
  private:
   const UniqueFd fd_;
   Mutex mutex_;
-  std::function<void()> abort_;
+  std::function<void()> abort_ VRUN_GUARDED_BY(mutex_);
 };
 
 }  // namespace vrun::vfs

@@ -192,7 +192,7 @@ class MountedLiveView final : public LiveView {
   void ShowReleased() {
     MutexLock lock(release_mutex_);
     for (;;) {
-      release_.wait(lock, [this] { return stop_ || released_ || restored_; });
+      release_.wait(lock, [this]() VRUN_REQUIRES(release_mutex_) { return stop_ || released_ || restored_; });
       if (stop_) return;
       const bool restored = std::exchange(restored_, false);
       if (!restored) released_ = false;
@@ -215,9 +215,9 @@ class MountedLiveView final : public LiveView {
 
   Mutex release_mutex_;
   CondVar release_;
-  bool released_ = false;
-  bool restored_ = false;
-  bool stop_ = false;
+  bool released_ VRUN_GUARDED_BY(release_mutex_) = false;
+  bool restored_ VRUN_GUARDED_BY(release_mutex_) = false;
+  bool stop_ VRUN_GUARDED_BY(release_mutex_) = false;
   std::thread releaser_;
 };
 

@@ -103,9 +103,9 @@ class Pusher {
 
   Mutex mutex_;
   CondVar wake_;
-  std::deque<Piece> waiting_;                    // guarded by mutex_, as all below
-  std::deque<std::pair<int64_t, Piece>> later_;  // not before that time
-  bool stopping_ = false;
+  std::deque<Piece> waiting_ VRUN_GUARDED_BY(mutex_);
+  std::deque<std::pair<int64_t, Piece>> later_ VRUN_GUARDED_BY(mutex_);  // not before that time
+  bool stopping_ VRUN_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 
   int64_t memory_seen_ = 0;  // of the thread

@@ -74,8 +74,8 @@ class Recorder {
 
   std::atomic<bool> active_{false};
   Mutex mutex_;
-  std::map<std::pair<uint64_t, uint32_t>, Run> runs_;  // guarded by mutex_
-  uint64_t next_serial_ = 0;
+  std::map<std::pair<uint64_t, uint32_t>, Run> runs_ VRUN_GUARDED_BY(mutex_);
+  uint64_t next_serial_ VRUN_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace vrun::vfs

@@ -70,7 +70,7 @@ class TracedFiles {
 
   std::atomic<bool> active_{false};
   mutable Mutex mutex_;
-  std::map<Digest, Traced> tables_;  // guarded by mutex_
+  std::map<Digest, Traced> tables_ VRUN_GUARDED_BY(mutex_);
 
   std::shared_mutex listeners_mutex_;  // held shared during calls of listeners
   std::unordered_set<Listener*> listeners_;

@@ -49,7 +49,7 @@ class LiveOpens {
   void FinishOpen(uint64_t nodeid, const NodeContent& content, bool write, int64_t deadline, Reply reply);
   void OpenLost(uint64_t nodeid, const NodeContent& content, bool write, int64_t deadline, const Error& error,
                 Reply reply);
-  int OpenThroughLocked(LiveFile& file);
+  int OpenThroughLocked(LiveFile& file) VRUN_REQUIRES(mutex_);
   void CloseWriter(uint64_t nodeid);
   void NoteWritten(uint64_t nodeid);
 
@@ -60,7 +60,7 @@ class LiveOpens {
   std::atomic<bool> passthrough_works_{false};
   std::atomic<uint64_t> passthrough_opens_{0};
   Mutex mutex_;  // never held with the tree's lock
-  std::unordered_map<uint64_t, OpenFile> files_;
+  std::unordered_map<uint64_t, OpenFile> files_ VRUN_GUARDED_BY(mutex_);
 };
 
 }  // namespace vrun::vfs

@@ -94,7 +94,8 @@ void Publisher::ClosesMissed() {
 
 void Publisher::WaitForWhole(int64_t micros) {
   MutexLock lock(dirty_mutex_);
-  completed_.wait_for(lock, std::chrono::microseconds(micros), [this] { return completing_.empty(); });
+  completed_.wait_for(lock, std::chrono::microseconds(micros),
+                      [this]() VRUN_REQUIRES(dirty_mutex_) { return completing_.empty(); });
 }
 
 }  // namespace vrun::vfs

@@ -101,11 +101,11 @@ class Publisher {
   const int64_t publish_micros_;
   std::atomic<CloseWatch*> closes_{nullptr};
 
-  Mutex dirty_mutex_;                          // guards all members below
-  std::unordered_map<uint64_t, Dirty> dirty_;  // by node
+  Mutex dirty_mutex_;                                                        // guards all members below
+  std::unordered_map<uint64_t, Dirty> dirty_ VRUN_GUARDED_BY(dirty_mutex_);  // by node
   TimerThread::Id tick_ = 0;
   // Nodes whose content is being fetched from home, with the number of closes since the request.
-  std::unordered_map<uint64_t, size_t> completing_;
+  std::unordered_map<uint64_t, size_t> completing_ VRUN_GUARDED_BY(dirty_mutex_);
   CondVar completed_;
 };
 

@@ -84,7 +84,7 @@ class LiveFiles : public std::enable_shared_from_this<LiveFiles> {
   LiveJournal* journal_ = nullptr;
   std::function<bool(int error, uint64_t bytes)> give_way_;
   Mutex pin_mutex_;
-  std::unordered_map<uint64_t, std::shared_ptr<UniqueFd>> pinned_;
+  std::unordered_map<uint64_t, std::shared_ptr<UniqueFd>> pinned_ VRUN_GUARDED_BY(pin_mutex_);
   Gate arrivals_;
   std::atomic<uint64_t> next_{1};
   std::atomic<bool> kept_{false};
@@ -132,11 +132,13 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
   // An empty file.
   static Result<std::shared_ptr<LiveFile>> Create(LiveFiles& files);
   // Over home's content, none of which is fetched yet. `place`: where home has it.
+  // Nobody else has the new file yet, so its mutex is not taken.
   static Result<std::shared_ptr<LiveFile>> CreateOver(LiveFiles& files, std::shared_ptr<FileContent> lower,
-                                                      FileContent::Place place, timespec atime, timespec mtime);
+                                                      FileContent::Place place, timespec atime,
+                                                      timespec mtime) VRUN_NO_THREAD_SAFETY_ANALYSIS;
   // Restores a file that another process left.
   static std::shared_ptr<LiveFile> Restore(LiveFiles& files, const LiveFileState& state,
-                                           std::shared_ptr<FileContent> lower);
+                                           std::shared_ptr<FileContent> lower) VRUN_NO_THREAD_SAFETY_ANALYSIS;
   ~LiveFile();
   LiveFile(const LiveFile&) = delete;
   LiveFile& operator=(const LiveFile&) = delete;
@@ -192,48 +194,49 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
  private:
   friend class LiveVersion;
   LiveFile(LiveFiles& files, uint64_t id) : files_(files.shared_from_this()), id_(id), name_(std::to_string(id)) {}
-  Result<std::shared_ptr<UniqueFd>> DescriptorLocked();
-  bool MissingLocked(uint64_t unit) const;
+  Result<std::shared_ptr<UniqueFd>> DescriptorLocked() VRUN_REQUIRES(mutex_);
+  bool MissingLocked(uint64_t unit) const VRUN_REQUIRES(mutex_);
   // First missing unit of the range, or `end`.
-  uint64_t NextMissingLocked(uint64_t unit, uint64_t end) const;
-  int FillLocked(uint64_t unit);
-  void MarkLocked(uint64_t unit);
+  uint64_t NextMissingLocked(uint64_t unit, uint64_t end) const VRUN_REQUIRES(mutex_);
+  int FillLocked(uint64_t unit) VRUN_REQUIRES(mutex_);
+  void MarkLocked(uint64_t unit) VRUN_REQUIRES(mutex_);
   // Units that lie wholly in [offset, offset + n) are ours from now on. 0 or an errno.
-  int MarkWrittenLocked(uint64_t offset, uint64_t n);
-  int NoteUnitsLocked(uint64_t first, uint64_t end, LiveJournal::Of of);
+  int MarkWrittenLocked(uint64_t offset, uint64_t n) VRUN_REQUIRES(mutex_);
+  int NoteUnitsLocked(uint64_t first, uint64_t end, LiveJournal::Of of) VRUN_REQUIRES(mutex_);
   int WriteOnce(uint64_t offset, std::string_view data);
   int CopyOnce(int from, uint64_t offset, uint64_t to, uint64_t n, size_t* copied);
   int TruncateOnce(uint64_t size);
   int AllocateOnce(uint64_t offset, uint64_t length, int mode);
   // Call before and after [offset, offset + n) changes. 0 or an errno.
-  int BeforeChangeLocked(int fd, uint64_t offset, uint64_t n);
-  void ChangedLocked(uint64_t offset, uint64_t n);
-  LiveFileState StateLocked() const;
+  int BeforeChangeLocked(int fd, uint64_t offset, uint64_t n) VRUN_REQUIRES(mutex_);
+  void ChangedLocked(uint64_t offset, uint64_t n) VRUN_REQUIRES(mutex_);
+  LiveFileState StateLocked() const VRUN_REQUIRES(mutex_);
   void NeedUnits(std::vector<Units> ranges, int tries, Done done);
 
   const std::shared_ptr<LiveFiles> files_;
   const uint64_t id_;
   const std::string name_;
   mutable Mutex mutex_;
-  std::weak_ptr<UniqueFd> descriptor_;
+  std::weak_ptr<UniqueFd> descriptor_ VRUN_GUARDED_BY(mutex_);
 
   std::atomic<bool> complete_{true};
   // While incomplete; null afterwards.
-  std::shared_ptr<FileContent> lower_;
-  FileContent::Place place_;
-  uint64_t lower_size_ = 0;  // this many of its bytes still count: the smallest size that the file has had
-  std::vector<bool> present_;
-  uint64_t missing_ = 0;
+  std::shared_ptr<FileContent> lower_ VRUN_GUARDED_BY(mutex_);
+  FileContent::Place place_ VRUN_GUARDED_BY(mutex_);
+  uint64_t lower_size_ VRUN_GUARDED_BY(mutex_) =
+      0;  // this many of its bytes still count: the smallest size that the file has had
+  std::vector<bool> present_ VRUN_GUARDED_BY(mutex_);
+  uint64_t missing_ VRUN_GUARDED_BY(mutex_) = 0;
 
   // With a journal. What home has: nothing, its own version, or what we published last.
   enum class Base : uint8_t { kNone, kHome, kPublished };
-  Base base_ = Base::kNone;
-  uint64_t base_size_ = 0;  // of kHome and kPublished
-  tree::FileVersion home_version_;
+  Base base_ VRUN_GUARDED_BY(mutex_) = Base::kNone;
+  uint64_t base_size_ VRUN_GUARDED_BY(mutex_) = 0;  // of kHome and kPublished
+  tree::FileVersion home_version_ VRUN_GUARDED_BY(mutex_);
   std::atomic<bool> dirty_{false};
-  uint64_t generation_ = 1;  // the one being written
-  ByteRanges changed_;       // in that generation; may lie beyond the end
-  std::vector<std::weak_ptr<LiveVersion>> versions_;
+  uint64_t generation_ VRUN_GUARDED_BY(mutex_) = 1;  // the one being written
+  ByteRanges changed_ VRUN_GUARDED_BY(mutex_);       // in that generation; may lie beyond the end
+  std::vector<std::weak_ptr<LiveVersion>> versions_ VRUN_GUARDED_BY(mutex_);
 };
 
 }  // namespace vrun::vfs

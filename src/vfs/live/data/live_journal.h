@@ -209,27 +209,27 @@ class LiveJournal {
 
  private:
   LiveJournal(std::string path, UniqueFd fd, uint64_t end);
-  uint64_t LeftLocked() const { return reserved_ - end_; }
+  uint64_t LeftLocked() const VRUN_REQUIRES(mutex_) { return reserved_ - end_; }
   // Allocates blocks for `least` bytes and, as far as there is room, all blocks to be kept ahead. After a failure the
   // disk is asked again after a moment, or `now`.
-  void AllocateLocked(uint64_t least, bool now);
-  void FallBehindLocked(const Error& why);
-  void TellRoomLocked();
-  int ShortageLocked() const;
+  void AllocateLocked(uint64_t least, bool now) VRUN_REQUIRES(mutex_);
+  void FallBehindLocked(const Error& why) VRUN_REQUIRES(mutex_);
+  void TellRoomLocked() VRUN_REQUIRES(mutex_);
+  int ShortageLocked() const VRUN_REQUIRES(mutex_);
 
   const std::string path_;
   const uint64_t ahead_;
   mutable Mutex mutex_;
-  std::shared_ptr<const UniqueFd> fd_;
-  uint64_t end_ = 0;         // end of written data
-  uint64_t reserved_ = 0;    // allocated up to here
-  int64_t next_try_ = 0;     // monotonic; no new attempt to allocate before it
-  int shortage_ = 0;         // errno of the last failed allocation
-  uint64_t checkpoint_ = 0;  // size of the last one in bytes
-  bool behind_ = false;
-  uint64_t needed_ = 0;  // while behind: free bytes that the last checkpoint attempt lacked
-  bool in_checkpoint_ = false;
-  std::string after_;
+  std::shared_ptr<const UniqueFd> fd_ VRUN_GUARDED_BY(mutex_);
+  uint64_t end_ VRUN_GUARDED_BY(mutex_) = 0;         // end of written data
+  uint64_t reserved_ VRUN_GUARDED_BY(mutex_) = 0;    // allocated up to here
+  int64_t next_try_ VRUN_GUARDED_BY(mutex_) = 0;     // monotonic; no new attempt to allocate before it
+  int shortage_ VRUN_GUARDED_BY(mutex_) = 0;         // errno of the last failed allocation
+  uint64_t checkpoint_ VRUN_GUARDED_BY(mutex_) = 0;  // size of the last one in bytes
+  bool behind_ VRUN_GUARDED_BY(mutex_) = false;
+  uint64_t needed_ VRUN_GUARDED_BY(mutex_) = 0;  // while behind: free bytes that the last checkpoint attempt lacked
+  bool in_checkpoint_ VRUN_GUARDED_BY(mutex_) = false;
+  std::string after_ VRUN_GUARDED_BY(mutex_);
   // LeftLocked() (0 when behind), and whether it is behind, for readers without the lock.
   std::atomic<uint64_t> room_{0};
   std::atomic<bool> is_behind_{false};

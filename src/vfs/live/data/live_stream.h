@@ -120,12 +120,12 @@ class LiveStream {
     size_t range = 0;
     uint64_t done = 0;  // bytes done of the range
   };
-  void NoteLocked(const LiveOperation& op);
-  void NoteOverLocked(const LiveOperation& op);
-  const Item* NextItemLocked();
-  std::optional<v1::WriteBack> NextGapLocked();
-  void RewindLocked(uint64_t after);
-  std::vector<std::function<void()>> TakeServedLocked();
+  void NoteLocked(const LiveOperation& op) VRUN_REQUIRES(mutex_);
+  void NoteOverLocked(const LiveOperation& op) VRUN_REQUIRES(mutex_);
+  const Item* NextItemLocked() VRUN_REQUIRES(mutex_);
+  std::optional<v1::WriteBack> NextGapLocked() VRUN_REQUIRES(mutex_);
+  void RewindLocked(uint64_t after) VRUN_REQUIRES(mutex_);
+  std::vector<std::function<void()>> TakeServedLocked() VRUN_REQUIRES(mutex_);
   void AskForWhole(uint64_t number);
   void Ready() const {
     if (ready_) ready_();
@@ -136,22 +136,24 @@ class LiveStream {
   std::function<void()> ready_;
 
   mutable Mutex mutex_;
-  std::map<uint64_t, Item> items_;  // by number
-  uint64_t next_number_ = 1;
-  uint64_t released_ = 0;  // may be sent up to this one
-  std::set<uint64_t> held_;
-  uint64_t acknowledged_ = 0;
-  uint64_t sent_ = 0;   // last operation whose sending has begun
-  uint64_t epoch_ = 0;  // number of Resume calls
-  Cursor cursor_;
-  uint64_t flying_bytes_ = 0;
-  size_t flying_ = 0;
-  uint64_t bytes_ = 0;
-  uint64_t sent_bytes_ = 0;
-  uint64_t dropped_ = 0;
-  std::unordered_map<uint64_t, std::vector<uint64_t>> of_node_;  // its unacknowledged operations
-  std::multimap<uint64_t, std::function<void()>> waiting_;       // callbacks that wait for an acknowledgement
-  std::deque<std::function<void()>> blocked_;                    // callbacks that wait for room
+  std::map<uint64_t, Item> items_ VRUN_GUARDED_BY(mutex_);  // by number
+  uint64_t next_number_ VRUN_GUARDED_BY(mutex_) = 1;
+  uint64_t released_ VRUN_GUARDED_BY(mutex_) = 0;  // may be sent up to this one
+  std::set<uint64_t> held_ VRUN_GUARDED_BY(mutex_);
+  uint64_t acknowledged_ VRUN_GUARDED_BY(mutex_) = 0;
+  uint64_t sent_ VRUN_GUARDED_BY(mutex_) = 0;   // last operation whose sending has begun
+  uint64_t epoch_ VRUN_GUARDED_BY(mutex_) = 0;  // number of Resume calls
+  Cursor cursor_ VRUN_GUARDED_BY(mutex_);
+  uint64_t flying_bytes_ VRUN_GUARDED_BY(mutex_) = 0;
+  size_t flying_ VRUN_GUARDED_BY(mutex_) = 0;
+  uint64_t bytes_ VRUN_GUARDED_BY(mutex_) = 0;
+  uint64_t sent_bytes_ VRUN_GUARDED_BY(mutex_) = 0;
+  uint64_t dropped_ VRUN_GUARDED_BY(mutex_) = 0;
+  std::unordered_map<uint64_t, std::vector<uint64_t>> of_node_
+      VRUN_GUARDED_BY(mutex_);  // its unacknowledged operations
+  std::multimap<uint64_t, std::function<void()>> waiting_
+      VRUN_GUARDED_BY(mutex_);                                         // callbacks that wait for an acknowledgement
+  std::deque<std::function<void()>> blocked_ VRUN_GUARDED_BY(mutex_);  // callbacks that wait for room
 };
 
 }  // namespace vrun::vfs

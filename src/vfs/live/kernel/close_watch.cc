@@ -68,6 +68,7 @@ Status CloseWatch::Try(int mount) {
     if (!again) return Unsupported("open a nameless file", errno);
   }
   bool told = false;
+  const MutexLock lock(mutex_);
   while (ReadSome([&](uint64_t nodeid) { told = told || (nodeid == made && made != 0); })) {
   }
   seen_.clear();

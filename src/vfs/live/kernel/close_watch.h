@@ -56,16 +56,16 @@ class CloseWatch {
   Status Try(int mount);
   void Run();
   void Wake() const;
-  void DrainLocked();
+  void DrainLocked() VRUN_REQUIRES(mutex_);
   // False: no events are left.
-  bool ReadSome(const std::function<void(uint64_t nodeid)>& closed);
+  bool ReadSome(const std::function<void(uint64_t nodeid)>& closed) VRUN_REQUIRES(mutex_);
 
   const UniqueFd group_;
   const UniqueFd wake_;  // an eventfd
   const Hooks hooks_;
   std::atomic<bool> stop_{false};
-  Mutex mutex_;                 // held while events are read and reported
-  std::vector<UniqueFd> seen_;  // of reported events, to be closed; guarded by mutex_
+  Mutex mutex_;                                         // held while events are read and reported
+  std::vector<UniqueFd> seen_ VRUN_GUARDED_BY(mutex_);  // of reported events, to be closed
   std::thread thread_;
 };
 

@@ -55,20 +55,20 @@ class LiveDoubt {
  private:
   struct Question {
     Mutex mutex;
-    bool over = false;
-    std::vector<std::function<void()>> waiting;
+    bool over VRUN_GUARDED_BY(mutex) = false;
+    std::vector<std::function<void()>> waiting VRUN_GUARDED_BY(mutex);
   };
-  Names AbsentLocked() const;
+  Names AbsentLocked() const VRUN_REQUIRES(mutex_);
   static bool Close(Question& question);  // true: it was open, and its waiters have continued
 
   TimerThread* const timers_;
   const std::function<void()> ask_;
   std::atomic<bool> doubted_{false};
   mutable Mutex mutex_;
-  std::shared_ptr<Question> question_;  // the latest one; guarded by mutex_, like all below
-  int64_t asked_ = 0;                   // monotonic
-  std::unordered_map<uint64_t, std::unordered_set<std::string>> absent_;
-  size_t absent_count_ = 0;
+  std::shared_ptr<Question> question_ VRUN_GUARDED_BY(mutex_);  // the latest one
+  int64_t asked_ VRUN_GUARDED_BY(mutex_) = 0;                   // monotonic
+  std::unordered_map<uint64_t, std::unordered_set<std::string>> absent_ VRUN_GUARDED_BY(mutex_);
+  size_t absent_count_ VRUN_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace vrun::vfs

@@ -54,8 +54,8 @@ class LivePush final : public TracedFiles::Listener {
   Backend& backend_;
   const std::shared_ptr<const UniqueFd> directory_;
   Mutex mutex_;
-  std::unordered_map<tree::FileVersion, PushPiece, tree::FileVersionHash>
-      files_;  // files of the traces that the kernel knows
+  std::unordered_map<tree::FileVersion, PushPiece, tree::FileVersionHash> files_
+      VRUN_GUARDED_BY(mutex_);  // files of the traces that the kernel knows
   Pusher pusher_;
 };
 

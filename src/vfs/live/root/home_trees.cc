@@ -124,6 +124,7 @@ void HomeTrees::OnAcknowledged(uint64_t number, const std::vector<LiveStream::Ap
 }
 
 void HomeTrees::Restore(const LiveState& state) {
+  const MutexLock lock(advance_mutex_);
   restored_ = true;
   acknowledged_ = state.acknowledged;
 }

@@ -39,9 +39,9 @@ class HomeTrees {
   void Restore(const LiveState& state);
 
  private:
-  // With advance_mutex_ held.
-  Status AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const tree::Entry& root, LivePush* push);
-  void LoadRestored();
+  Status AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const tree::Entry& root, LivePush* push)
+      VRUN_REQUIRES(advance_mutex_);
+  void LoadRestored() VRUN_REQUIRES(advance_mutex_);
   // With a TreeLock.
   void AppliedLocked(LiveNode* node, const LiveStream::Applied& one);
 
@@ -51,10 +51,10 @@ class HomeTrees {
   LiveDirectories& directories_;
   KernelNotices& notices_;
 
-  Mutex advance_mutex_;    // held during a whole Advance; taken before the tree's lock
-  uint64_t included_ = 0;  // guarded by advance_mutex_, like root_
-  tree::Entry root_;       // of the shown tree
-  bool restored_ = false;  // guarded by advance_mutex_: no tree was merged since the take-over
+  Mutex advance_mutex_;  // held during a whole Advance; taken before the tree's lock
+  uint64_t included_ VRUN_GUARDED_BY(advance_mutex_) = 0;
+  tree::Entry root_ VRUN_GUARDED_BY(advance_mutex_);       // of the shown tree
+  bool restored_ VRUN_GUARDED_BY(advance_mutex_) = false;  // no tree was merged since the take-over
 
   // Guarded by the tree's lock.
   uint64_t acknowledged_ = 0;  // with this operation and those before, `at_home` of the nodes is right

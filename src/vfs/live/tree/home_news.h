@@ -39,7 +39,7 @@ class HomeNews {
   const std::shared_ptr<Gate> gate_;
   Mutex mutex_;
   std::atomic<uint64_t> count_{0};  // changed under mutex_
-  Waiters waiting_;
+  Waiters waiting_ VRUN_GUARDED_BY(mutex_);
 };
 
 }  // namespace vrun::vfs
