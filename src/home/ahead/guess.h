@@ -43,8 +43,9 @@ class FirstLooks {
  private:
   static constexpr size_t kMost = 8192, kMostServed = 65536;
   Mutex mutex_;
-  std::unordered_map<tree::FileVersion, ByteRanges, tree::FileVersionHash> looks_;
-  std::unordered_map<tree::FileVersion, bool, tree::FileVersionHash> served_;  // true: it was cold
+  std::unordered_map<tree::FileVersion, ByteRanges, tree::FileVersionHash> looks_ VRUN_GUARDED_BY(mutex_);
+  std::unordered_map<tree::FileVersion, bool, tree::FileVersionHash> served_
+      VRUN_GUARDED_BY(mutex_);  // true: it was cold
 };
 
 // For one request of one node. Not thread-safe; its arguments must outlive it.

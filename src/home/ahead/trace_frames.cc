@@ -202,7 +202,7 @@ bool FrameCache::WaitForQuiet(MutexLock* lock) {
   while (!stopping_) {
     const int64_t left = busy_until_us_.load(std::memory_order_relaxed) - MonotonicMicros();
     if (left <= 0) return true;
-    wake_.wait_for(*lock, std::chrono::microseconds(left), [this] { return stopping_; });
+    wake_.wait_for(*lock, std::chrono::microseconds(left), [this]() VRUN_REQUIRES(mutex_) { return stopping_; });
   }
   return false;
 }
@@ -213,7 +213,7 @@ void FrameCache::Run() {
   ::pthread_setschedparam(::pthread_self(), SCHED_IDLE, &none);
   MutexLock lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [this] { return stopping_ || !waiting_.empty() || !better_.empty(); });
+    wake_.wait(lock, [this]() VRUN_REQUIRES(mutex_) { return stopping_ || !waiting_.empty() || !better_.empty(); });
     if (!WaitForQuiet(&lock)) return;
     const bool again = waiting_.empty();
     auto& queue = again ? better_ : waiting_;

@@ -65,9 +65,9 @@ class FrameCache {
   std::string PathOf(const Digest& id) const { return directory_ + "/" + id.Hex(); }
   bool Kept(const Digest& id);
   void Keep(const Digest& id, const v1::TraceFrame& frame);
-  void ListLocked();
+  void ListLocked() VRUN_REQUIRES(mutex_);
   void Run();
-  bool WaitForQuiet(MutexLock* lock);
+  bool WaitForQuiet(MutexLock* lock) VRUN_REQUIRES(mutex_);
 
   const ContentFiles* const files_;
   const std::string directory_;
@@ -75,20 +75,20 @@ class FrameCache {
   std::atomic<int64_t> busy_until_us_{0};
 
   Mutex mutex_;
-  bool listed_ = false;  // guarded by mutex_, as all below
+  bool listed_ VRUN_GUARDED_BY(mutex_) = false;
   struct Entry {
     uint64_t bytes = 0;
     std::list<Digest>::iterator age;
   };
-  std::unordered_map<Digest, Entry, DigestHash> kept_;
-  std::list<Digest> ages_;  // oldest first
-  uint64_t bytes_ = 0;
-  std::deque<FramePlan> waiting_;
-  std::deque<FramePlan> better_;                   // made fast; to be compressed better
-  std::unordered_set<Digest, DigestHash> queued_;  // of both
+  std::unordered_map<Digest, Entry, DigestHash> kept_ VRUN_GUARDED_BY(mutex_);
+  std::list<Digest> ages_ VRUN_GUARDED_BY(mutex_);  // oldest first
+  uint64_t bytes_ VRUN_GUARDED_BY(mutex_) = 0;
+  std::deque<FramePlan> waiting_ VRUN_GUARDED_BY(mutex_);
+  std::deque<FramePlan> better_ VRUN_GUARDED_BY(mutex_);                   // made fast; to be compressed better
+  std::unordered_set<Digest, DigestHash> queued_ VRUN_GUARDED_BY(mutex_);  // of both
   CondVar wake_;
   std::thread thread_;
-  bool stopping_ = false;
+  bool stopping_ VRUN_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace vrun::home

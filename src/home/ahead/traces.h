@@ -79,15 +79,16 @@ class Traces {
     std::optional<v1::IoReport> report;
     std::function<void(const v1::IoReport&)> told;
   };
-  Known* FindLocked(uint64_t job, uint32_t attempt, const std::string& token);
-  // Call with store_mutex_. For the first run in a directory: what runs in other directories touched outside of theirs.
-  std::optional<Trace> LoadLocked(const TraceSubject& subject) const;
-  void KeepLocked(const TraceSubject& subject, const Trace& trace, bool shared);
-  void MergeLocked(const Digest& key, std::optional<Trace> earlier, const Trace& trace, bool shared);
+  Known* FindLocked(uint64_t job, uint32_t attempt, const std::string& token) VRUN_REQUIRES(mutex_);
+  // For the first run in a directory: what runs in other directories touched outside of theirs.
+  std::optional<Trace> LoadLocked(const TraceSubject& subject) const VRUN_REQUIRES(store_mutex_);
+  void KeepLocked(const TraceSubject& subject, const Trace& trace, bool shared) VRUN_REQUIRES(store_mutex_);
+  void MergeLocked(const Digest& key, std::optional<Trace> earlier, const Trace& trace, bool shared)
+      VRUN_REQUIRES(store_mutex_);
   // Null: there is no trace.
   PlannedPtr Plan(const Run& run);
   // A node may request frames after the end of a run: plans are kept for all running jobs and for the last that ended.
-  void KeepPlannedLocked(uint64_t job, const PlannedPtr& planned);
+  void KeepPlannedLocked(uint64_t job, const PlannedPtr& planned) VRUN_REQUIRES(mutex_);
 
   static constexpr size_t kMaxRuns = 1024;
   static constexpr size_t kMaxPlanned = 16;
@@ -95,13 +96,13 @@ class Traces {
   const TreeTable* const trees_;
   const DigestCache* const digests_;
   Mutex store_mutex_;
-  TraceStore store_;  // guarded by store_mutex_
+  TraceStore store_ VRUN_GUARDED_BY(store_mutex_);
   FrameCache frames_;
 
   Mutex mutex_;  // never together with store_mutex_
-  std::map<uint64_t, Known> runs_;
-  std::deque<uint64_t> order_;    // of runs_, oldest first
-  std::deque<uint64_t> planned_;  // runs with a plan, which may be a megabyte; oldest first
+  std::map<uint64_t, Known> runs_ VRUN_GUARDED_BY(mutex_);
+  std::deque<uint64_t> order_ VRUN_GUARDED_BY(mutex_);    // of runs_, oldest first
+  std::deque<uint64_t> planned_ VRUN_GUARDED_BY(mutex_);  // runs with a plan, which may be a megabyte; oldest first
 };
 
 }  // namespace vrun::home

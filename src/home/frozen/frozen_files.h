@@ -141,13 +141,13 @@ class FrozenFiles final : public ContentFiles {
   mutable Mutex mutex_;
   mutable CondVar settled_;  // a held file was replaced by its copy
   // Guarded by mutex_, as are the members of File that are marked so.
-  std::unordered_map<tree::FileVersion, std::weak_ptr<File>, tree::FileVersionHash> files_;
-  std::unordered_map<int, std::weak_ptr<File>> held_;  // by descriptor
-  size_t keeping_ = 0;                                 // requested copies that are not finished
-  bool drop_again_ = false;                            // run DropUnclaimed again when keeping_ is 0
-  uint64_t lost_ = 0;
-  std::string last_lost_;
-  bool attending_ = false;
+  std::unordered_map<tree::FileVersion, std::weak_ptr<File>, tree::FileVersionHash> files_ VRUN_GUARDED_BY(mutex_);
+  std::unordered_map<int, std::weak_ptr<File>> held_ VRUN_GUARDED_BY(mutex_);  // by descriptor
+  size_t keeping_ VRUN_GUARDED_BY(mutex_) = 0;                                 // requested copies that are not finished
+  bool drop_again_ VRUN_GUARDED_BY(mutex_) = false;  // run DropUnclaimed again when keeping_ is 0
+  uint64_t lost_ VRUN_GUARDED_BY(mutex_) = 0;
+  std::string last_lost_ VRUN_GUARDED_BY(mutex_);
+  bool attending_ VRUN_GUARDED_BY(mutex_) = false;
 
   // used by the builder only; by path and digest
   std::unordered_map<std::string, std::weak_ptr<Directory>> directories_;

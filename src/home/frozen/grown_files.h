@@ -41,7 +41,8 @@ class GrownFiles {
   bool Newest(const tree::FileVersion& version, tree::FileVersion* newest) const;
 
   mutable Mutex mutex_;
-  std::map<Inode, std::deque<tree::FileVersion>> versions_;  // oldest first, each the beginning of the next
+  std::map<Inode, std::deque<tree::FileVersion>> versions_
+      VRUN_GUARDED_BY(mutex_);  // oldest first, each the beginning of the next
 };
 
 }  // namespace vrun::home

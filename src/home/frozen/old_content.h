@@ -69,9 +69,9 @@ class OldContent {
 
   const Options options_;
   mutable Mutex mutex_;
-  std::unordered_map<tree::FileVersion, uint64_t, tree::FileVersionHash> kept_;  // guarded by mutex_, as all below
-  uint64_t bytes_ = 0;                                                           // also of copies that are being made
-  uint64_t next_ = 0;                                                            // of temporary names
+  std::unordered_map<tree::FileVersion, uint64_t, tree::FileVersionHash> kept_ VRUN_GUARDED_BY(mutex_);
+  uint64_t bytes_ VRUN_GUARDED_BY(mutex_) = 0;  // also of copies that are being made
+  uint64_t next_ VRUN_GUARDED_BY(mutex_) = 0;   // of temporary names
 };
 
 }  // namespace vrun::home

@@ -71,7 +71,7 @@ class MessageStream {
       if (!closed) closed = std::move(reason);
       Post();
     }
-    void Post() {
+    void Post() VRUN_REQUIRES(mutex) {
       if (std::exchange(posted, true)) return;
       loop->Post([self = this->shared_from_this()] { self->Drain(); });
     }
@@ -97,9 +97,9 @@ class MessageStream {
     bool dead = false;  // loop thread
     bool told = false;
     Mutex mutex;
-    std::vector<Down> messages;  // guarded by mutex, as all below
-    std::optional<Error> closed;
-    bool posted = false;
+    std::vector<Down> messages VRUN_GUARDED_BY(mutex);
+    std::optional<Error> closed VRUN_GUARDED_BY(mutex);
+    bool posted VRUN_GUARDED_BY(mutex) = false;
   };
 
   MessageStream() = default;

@@ -59,7 +59,7 @@ void BackgroundHasher::Run() {
   ::pthread_setschedparam(::pthread_self(), SCHED_IDLE, &none);
   MutexLock lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [this] { return stopping_.load() || !waiting_.empty(); });
+    wake_.wait(lock, [this]() VRUN_REQUIRES(mutex_) { return stopping_.load() || !waiting_.empty(); });
     if (!WaitForQuiet(&lock)) return;
     File file = std::move(waiting_.front());
     waiting_.pop_front();

@@ -50,8 +50,8 @@ class BackgroundHasher {
   std::atomic<int64_t> busy_until_us_{0};
   Mutex mutex_;
   CondVar wake_;
-  std::deque<File> waiting_;  // guarded by mutex_, as all below
-  std::unordered_set<tree::FileVersion, tree::FileVersionHash> listed_;
+  std::deque<File> waiting_ VRUN_GUARDED_BY(mutex_);
+  std::unordered_set<tree::FileVersion, tree::FileVersionHash> listed_ VRUN_GUARDED_BY(mutex_);
   std::thread thread_;
   std::atomic<bool> stopping_{false};
 };

@@ -45,15 +45,15 @@ class CompressionPolicy {
   static constexpr uint64_t kTellingBytes = 16 << 20;
 
   mutable Mutex mutex_;
-  double link_ = 0;
+  double link_ VRUN_GUARDED_BY(mutex_) = 0;
   // Typical values until measured.
-  Cost one_{400e6, 0.5}, three_{150e6, 0.45};
-  int level_ = 1;
-  int64_t last_ = 0;
-  uint64_t last_sent_ = 0, last_queued_ = 0;
-  bool last_waited_ = false;
-  int64_t busy_micros_ = 0, starved_micros_ = 0;
-  uint64_t busy_bytes_ = 0, starved_bytes_ = 0;
+  Cost one_ VRUN_GUARDED_BY(mutex_){400e6, 0.5}, three_{150e6, 0.45};
+  int level_ VRUN_GUARDED_BY(mutex_) = 1;
+  int64_t last_ VRUN_GUARDED_BY(mutex_) = 0;
+  uint64_t last_sent_ VRUN_GUARDED_BY(mutex_) = 0, last_queued_ VRUN_GUARDED_BY(mutex_) = 0;
+  bool last_waited_ VRUN_GUARDED_BY(mutex_) = false;
+  int64_t busy_micros_ VRUN_GUARDED_BY(mutex_) = 0, starved_micros_ VRUN_GUARDED_BY(mutex_) = 0;
+  uint64_t busy_bytes_ VRUN_GUARDED_BY(mutex_) = 0, starved_bytes_ VRUN_GUARDED_BY(mutex_) = 0;
 };
 
 // Decides which units of one file to try to compress. After a unit that did not shrink, a growing number is sent as it

@@ -34,7 +34,7 @@ class Compressor {
   void Return(Context context);
 
   Mutex mutex_;
-  std::vector<Context> idle_;  // guarded by mutex_
+  std::vector<Context> idle_ VRUN_GUARDED_BY(mutex_);
 };
 
 }  // namespace vrun::home

@@ -43,20 +43,19 @@ class DigestCache {
   size_t size() const;
 
  private:
-  void Load();
-  void FlushLocked();
-  void CompactLocked();
-  void Insert(const tree::FileVersion& version, const store::ObjectId& id);
+  void Load() VRUN_REQUIRES(mutex_);
+  void FlushLocked() VRUN_REQUIRES(mutex_);
+  void CompactLocked() VRUN_REQUIRES(mutex_);
+  void Insert(const tree::FileVersion& version, const store::ObjectId& id) VRUN_REQUIRES(mutex_);
 
   const std::string path_;
   const size_t limit_;
   mutable Mutex mutex_;
-  std::unordered_map<tree::FileVersion, store::ObjectId, tree::FileVersionHash>
-      ids_;                              // guarded by mutex_, as all below
-  std::deque<tree::FileVersion> order_;  // oldest first
-  std::string buffer_;
-  UniqueFd file_;
-  bool failed_ = false;  // already logged
+  std::unordered_map<tree::FileVersion, store::ObjectId, tree::FileVersionHash> ids_ VRUN_GUARDED_BY(mutex_);
+  std::deque<tree::FileVersion> order_ VRUN_GUARDED_BY(mutex_);  // oldest first
+  std::string buffer_ VRUN_GUARDED_BY(mutex_);
+  UniqueFd file_ VRUN_GUARDED_BY(mutex_);
+  bool failed_ VRUN_GUARDED_BY(mutex_) = false;  // already logged
 };
 
 }  // namespace vrun::home

@@ -46,9 +46,9 @@ class HotUnits {
   };
   const uint64_t max_bytes_;
   mutable Mutex mutex_;
-  std::unordered_map<Key, Kept, KeyHash> kept_;  // guarded by mutex_, as all below
-  std::list<Key> used_;                          // least recently used first
-  uint64_t bytes_ = 0;
+  std::unordered_map<Key, Kept, KeyHash> kept_ VRUN_GUARDED_BY(mutex_);
+  std::list<Key> used_ VRUN_GUARDED_BY(mutex_);  // least recently used first
+  uint64_t bytes_ VRUN_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace vrun::home

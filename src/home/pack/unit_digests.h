@@ -32,9 +32,9 @@ class UnitDigests {
   };
   const size_t max_units_;
   Mutex mutex_;
-  std::unordered_map<tree::FileVersion, File, tree::FileVersionHash> files_;  // guarded by mutex_, as all below
-  std::list<tree::FileVersion> used_;                                         // most recent first
-  size_t units_ = 0;
+  std::unordered_map<tree::FileVersion, File, tree::FileVersionHash> files_ VRUN_GUARDED_BY(mutex_);
+  std::list<tree::FileVersion> used_ VRUN_GUARDED_BY(mutex_);  // most recent first
+  size_t units_ VRUN_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace vrun::home

@@ -83,8 +83,8 @@ class RootTree {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 
   mutable Mutex mutex_;
-  Facts facts_;                  // guarded by mutex_
-  std::vector<Waiter> waiters_;  // guarded by mutex_; their barrier has not started
+  Facts facts_ VRUN_GUARDED_BY(mutex_);
+  std::vector<Waiter> waiters_ VRUN_GUARDED_BY(mutex_);  // their barrier has not started
 
   // Used by the worker only.
   DenyList deny_;

@@ -256,7 +256,7 @@ void SharedMappings::AddChanged(tree::DirtySet* dirty) {
   {
     MutexLock lock(mutex_);
     const bool long_ago = Clock::now() - looked_at_ > kLongAgo;
-    looked_.wait_for(lock, long_ago ? kLongPatience : kPatience, [this] { return !looking_; });
+    looked_.wait_for(lock, long_ago ? kLongPatience : kPatience, [this]() VRUN_REQUIRES(mutex_) { return !looking_; });
     mapped = mapped_;
   }
   std::erase_if(told_, [&](const auto& file) { return !mapped.contains(file.first); });

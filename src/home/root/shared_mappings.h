@@ -78,14 +78,15 @@ class SharedMappings {
 
   mutable Mutex mutex_;  // guards the members below
   CondVar looked_;
-  std::map<Inode, Known> mapped_;  // result of the last scan
+  std::map<Inode, Known> mapped_ VRUN_GUARDED_BY(mutex_);  // result of the last scan
   // Files read since the last scan began that the scan before did not list as mapped; and those of the interval before.
-  mutable std::map<Inode, tree::FileVersion> read_, read_before_;
-  std::map<Inode, tree::FileVersion> made_;  // given a new ctime by MakeAnother, which causes an event
-  mutable bool read_more_ = false;           // read_ is incomplete
-  bool looking_ = false;
-  std::chrono::steady_clock::time_point looked_at_;  // end of the last scan
-  std::chrono::steady_clock::time_point next_look_;  // earliest time
+  mutable std::map<Inode, tree::FileVersion> read_ VRUN_GUARDED_BY(mutex_), read_before_ VRUN_GUARDED_BY(mutex_);
+  std::map<Inode, tree::FileVersion> made_
+      VRUN_GUARDED_BY(mutex_);                              // given a new ctime by MakeAnother, which causes an event
+  mutable bool read_more_ VRUN_GUARDED_BY(mutex_) = false;  // read_ is incomplete
+  bool looking_ VRUN_GUARDED_BY(mutex_) = false;
+  std::chrono::steady_clock::time_point looked_at_ VRUN_GUARDED_BY(mutex_);  // end of the last scan
+  std::chrono::steady_clock::time_point next_look_ VRUN_GUARDED_BY(mutex_);  // earliest time
 
   std::map<Inode, tree::FileVersion> told_;  // reported by AddChanged; used only there
 

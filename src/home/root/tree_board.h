@@ -43,15 +43,15 @@ class TreeBoard {
     std::function<void()> ping;
   };
   mutable Mutex mutex_;
-  uint64_t next_id_ = 1;
-  std::map<uint64_t, Member> members_;
-  bool told_ = false;  // since the first member joined
-  std::function<void(bool)> wanted_;
-  std::function<void()> look_;
+  uint64_t next_id_ VRUN_GUARDED_BY(mutex_) = 1;
+  std::map<uint64_t, Member> members_ VRUN_GUARDED_BY(mutex_);
+  bool told_ VRUN_GUARDED_BY(mutex_) = false;  // since the first member joined
+  std::function<void(bool)> wanted_ VRUN_GUARDED_BY(mutex_);
+  std::function<void()> look_ VRUN_GUARDED_BY(mutex_);
 
   mutable Mutex included_mutex_;
-  std::function<std::map<uint64_t, uint64_t>()> mark_;
-  std::map<uint64_t, uint64_t> included_;
+  std::function<std::map<uint64_t, uint64_t>()> mark_ VRUN_GUARDED_BY(included_mutex_);
+  std::map<uint64_t, uint64_t> included_ VRUN_GUARDED_BY(included_mutex_);
 };
 
 }  // namespace vrun::home

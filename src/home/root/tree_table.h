@@ -65,14 +65,14 @@ class TreeTable {
     size_t pins = 0;
   };
   void Unpin(const Digest& id);
-  void KeepLocked(Held held);
+  void KeepLocked(Held held) VRUN_REQUIRES(mutex_);
 
   mutable Mutex mutex_;
-  tree::TreePtr current_;  // guarded by mutex_, as all below
-  uint64_t serial_ = 0;
-  std::shared_ptr<const DenyRules> rules_;
-  std::map<Digest, Pinned> pinned_;
-  std::deque<Held> recent_;
+  tree::TreePtr current_ VRUN_GUARDED_BY(mutex_);
+  uint64_t serial_ VRUN_GUARDED_BY(mutex_) = 0;
+  std::shared_ptr<const DenyRules> rules_ VRUN_GUARDED_BY(mutex_);
+  std::map<Digest, Pinned> pinned_ VRUN_GUARDED_BY(mutex_);
+  std::deque<Held> recent_ VRUN_GUARDED_BY(mutex_);
 };
 
 }  // namespace vrun::home

@@ -52,8 +52,8 @@ class LentFiles {
 
   const size_t most_;
   mutable Mutex mutex_;
-  std::list<Lent> files_;  // most recently used first
-  std::unordered_map<tree::FileVersion, Place, tree::FileVersionHash> by_version_;
+  std::list<Lent> files_ VRUN_GUARDED_BY(mutex_);  // most recently used first
+  std::unordered_map<tree::FileVersion, Place, tree::FileVersionHash> by_version_ VRUN_GUARDED_BY(mutex_);
 };
 
 }  // namespace vrun::home

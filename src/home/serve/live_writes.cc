@@ -160,7 +160,7 @@ class LiveWrites::View {
     return std::max(last_job_, expected_->load());
   }
 
-  void BeginLocked() {
+  void BeginLocked() VRUN_REQUIRES(mutex_) {
     queue_.clear();
     queued_bytes_ = 0;
     begin_ = 0;  // nothing is accepted before the node knows the next series
@@ -182,7 +182,7 @@ class LiveWrites::View {
         changed_.wait(lock);  // for the running flush, which uses the applier
       } else if (now < full_until_) {
         changed_.wait_for(lock, std::chrono::microseconds(full_until_ - now),
-                          [this] { return (stop_ && !flushing_) || flushed_; });
+                          [this]() VRUN_REQUIRES(mutex_) { return (stop_ && !flushing_) || flushed_; });
       } else if (std::exchange(restart_, false)) {
         Begin(&lock);
       } else if (std::exchange(open_, false)) {
@@ -248,7 +248,7 @@ class LiveWrites::View {
     for (const auto& call : calls) call();
   }
 
-  std::vector<std::function<void()>> TakeServedLocked() {
+  std::vector<std::function<void()>> TakeServedLocked() VRUN_REQUIRES(mutex_) {
     std::vector<std::function<void()>> calls;
     for (auto it = waiting_.begin(); it != waiting_.end() && it->first <= durable_; it = waiting_.erase(it)) {
       calls.push_back(std::move(it->second));
@@ -262,7 +262,8 @@ class LiveWrites::View {
     applied_ = std::max({applied_, applier_ ? applier_->sequence() : 0, settled_});
   }
 
-  void Begin(Lock* lock) {
+  // The analysis does not know that `lock` holds mutex_.
+  void Begin(Lock* lock) VRUN_NO_THREAD_SAFETY_ANALYSIS {
     lock->unlock();
     const Status opened = Open();
     if (!opened) Tell("cannot accept the job's writes: " + opened.error().message());
@@ -282,8 +283,7 @@ class LiveWrites::View {
     lock->lock();
   }
 
-  // With the lock held.
-  void Later() {
+  void Later() VRUN_REQUIRES(mutex_) {
     restart_ = true;
     full_until_ = MonotonicMicros() + (applier_ ? 0 : kFullMicros);
   }
@@ -417,29 +417,29 @@ class LiveWrites::View {
   mutable Mutex mutex_;
   CondVar changed_;
   // Guarded by mutex_.
-  std::deque<v1::WriteBack> queue_;
-  uint64_t queued_bytes_ = 0;
-  uint64_t next_begin_ = 0;
-  uint64_t begin_ = 0;  // the accepted series; 0: none
-  uint64_t taken_ = 0;  // content bytes of it that have left the queue
-  uint64_t told_taken_ = 0;
-  bool restart_ = false;
-  bool open_ = false;
-  bool stop_ = false;
-  bool finish_ = false;
-  int64_t full_until_ = 0;
-  uint64_t joined_ = 0;
-  Send send_;
-  uint64_t applied_ = 0;
-  uint64_t durable_ = 0;
-  uint64_t failed_ = 0;
-  std::multimap<uint64_t, std::function<void()>> waiting_;
-  uint64_t next_listener_ = 0;
-  std::map<uint64_t, Listener> listeners_;
-  uint64_t last_job_ = 0;
-  uint64_t told_ = 0;
-  std::deque<std::string> told_lately_;
-  std::optional<Flushed> flushed_;  // result of the flusher
+  std::deque<v1::WriteBack> queue_ VRUN_GUARDED_BY(mutex_);
+  uint64_t queued_bytes_ VRUN_GUARDED_BY(mutex_) = 0;
+  uint64_t next_begin_ VRUN_GUARDED_BY(mutex_) = 0;
+  uint64_t begin_ VRUN_GUARDED_BY(mutex_) = 0;  // the accepted series; 0: none
+  uint64_t taken_ VRUN_GUARDED_BY(mutex_) = 0;  // content bytes of it that have left the queue
+  uint64_t told_taken_ VRUN_GUARDED_BY(mutex_) = 0;
+  bool restart_ VRUN_GUARDED_BY(mutex_) = false;
+  bool open_ VRUN_GUARDED_BY(mutex_) = false;
+  bool stop_ VRUN_GUARDED_BY(mutex_) = false;
+  bool finish_ VRUN_GUARDED_BY(mutex_) = false;
+  int64_t full_until_ VRUN_GUARDED_BY(mutex_) = 0;
+  uint64_t joined_ VRUN_GUARDED_BY(mutex_) = 0;
+  Send send_ VRUN_GUARDED_BY(mutex_);
+  uint64_t applied_ VRUN_GUARDED_BY(mutex_) = 0;
+  uint64_t durable_ VRUN_GUARDED_BY(mutex_) = 0;
+  uint64_t failed_ VRUN_GUARDED_BY(mutex_) = 0;
+  std::multimap<uint64_t, std::function<void()>> waiting_ VRUN_GUARDED_BY(mutex_);
+  uint64_t next_listener_ VRUN_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, Listener> listeners_ VRUN_GUARDED_BY(mutex_);
+  uint64_t last_job_ VRUN_GUARDED_BY(mutex_) = 0;
+  uint64_t told_ VRUN_GUARDED_BY(mutex_) = 0;
+  std::deque<std::string> told_lately_ VRUN_GUARDED_BY(mutex_);
+  std::optional<Flushed> flushed_ VRUN_GUARDED_BY(mutex_);  // result of the flusher
 
   // Used by the thread only.
   std::unique_ptr<Applier> applier_;

@@ -81,7 +81,7 @@ class LiveWrites {
   class View;
   struct Refusals {
     Mutex mutex;
-    std::function<void()> tell;  // guarded by mutex, which is held while it runs
+    std::function<void()> tell VRUN_GUARDED_BY(mutex);  // which is held while it runs
   };
   std::shared_ptr<View> Find(uint64_t view) const;
   std::shared_ptr<View> Make(uint64_t view);
@@ -90,7 +90,7 @@ class LiveWrites {
   const std::shared_ptr<std::atomic<uint64_t>> expected_ = std::make_shared<std::atomic<uint64_t>>(0);
   const std::shared_ptr<Refusals> refusals_ = std::make_shared<Refusals>();
   mutable Mutex mutex_;
-  std::map<uint64_t, std::shared_ptr<View>> views_;  // guarded by mutex_
+  std::map<uint64_t, std::shared_ptr<View>> views_ VRUN_GUARDED_BY(mutex_);
 };
 
 }  // namespace vrun::home

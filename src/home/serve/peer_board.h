@@ -46,13 +46,13 @@ class PeerBoard {
     Tell tell;
   };
   explicit PeerBoard(const std::pair<std::string, std::string>& seed_and_secret);
-  void TellLocked(const std::string& pool);
+  void TellLocked(const std::string& pool) VRUN_REQUIRES(mutex_);
 
   const SigningKey key_;
   const std::string secret_;  // proves membership between peers
   Mutex mutex_;
-  uint64_t next_id_ = 1;
-  std::map<uint64_t, Listed> members_;
+  uint64_t next_id_ VRUN_GUARDED_BY(mutex_) = 1;
+  std::map<uint64_t, Listed> members_ VRUN_GUARDED_BY(mutex_);
 };
 
 // Signs content that nodes pass on to one another. Any thread.

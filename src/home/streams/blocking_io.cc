@@ -59,7 +59,7 @@ void BlockingIo::Run() {
   ::pthread_setname_np(::pthread_self(), "stdio");
   MutexLock lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [this] { return stopping_ || !work_.empty(); });
+    wake_.wait(lock, [this]() VRUN_REQUIRES(mutex_) { return stopping_ || !work_.empty(); });
     if (stopping_) return;
     Work work = std::move(work_.front());
     work_.pop_front();

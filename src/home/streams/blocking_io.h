@@ -50,8 +50,8 @@ class BlockingIo {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // loop thread
   Mutex mutex_;
   CondVar wake_;
-  std::deque<Work> work_;  // guarded by mutex_, as all below
-  bool stopping_ = false;
+  std::deque<Work> work_ VRUN_GUARDED_BY(mutex_);
+  bool stopping_ VRUN_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -55,7 +55,7 @@ class ContentSession : public NodeStream {
  private:
   std::unique_ptr<Request> Make(v1::ContentRequest request);
   void Cancel(uint64_t id);
-  void Schedule();
+  void Schedule() VRUN_REQUIRES(mutex_);
   void Step();
   size_t SliceBytes() const;
 
@@ -70,12 +70,12 @@ class ContentSession : public NodeStream {
   LiveStreams live_;
 
   mutable Mutex mutex_;
-  rpc::Stream* stream_ = nullptr;  // guarded by mutex_, as all below
-  std::deque<std::unique_ptr<Request>> waiting_[kUrgencies];
-  std::unordered_set<uint64_t> running_;
-  std::unordered_set<uint64_t> cancelled_;  // of running_
-  size_t scheduled_ = 0;                    // steps posted to the workers
-  bool parked_ = false;                     // waiting for OnWritable
+  rpc::Stream* stream_ VRUN_GUARDED_BY(mutex_) = nullptr;
+  std::deque<std::unique_ptr<Request>> waiting_[kUrgencies] VRUN_GUARDED_BY(mutex_);
+  std::unordered_set<uint64_t> running_ VRUN_GUARDED_BY(mutex_);
+  std::unordered_set<uint64_t> cancelled_ VRUN_GUARDED_BY(mutex_);  // of running_
+  size_t scheduled_ VRUN_GUARDED_BY(mutex_) = 0;                    // steps posted to the workers
+  bool parked_ VRUN_GUARDED_BY(mutex_) = false;                     // waiting for OnWritable
 };
 
 }  // namespace vrun::home

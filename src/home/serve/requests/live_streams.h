@@ -29,7 +29,7 @@ class LiveStreams {
   LentFiles* const lent_;
   NodeStream* const stream_;
   Mutex mutex_;
-  std::map<uint64_t, uint64_t> joined_;  // view -> result of LiveWrites::Join; guarded by mutex_
+  std::map<uint64_t, uint64_t> joined_ VRUN_GUARDED_BY(mutex_);  // view -> result of LiveWrites::Join
 };
 
 }  // namespace vrun::home

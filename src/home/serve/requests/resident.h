@@ -26,7 +26,7 @@ class Resident {
   Mutex mutex_;
   // Files already offered to this node, so that they are not examined again for each file that loads them. Guarded by
   // mutex_.
-  std::unordered_set<tree::FileVersion, tree::FileVersionHash> offered_;
+  std::unordered_set<tree::FileVersion, tree::FileVersionHash> offered_ VRUN_GUARDED_BY(mutex_);
 };
 
 }  // namespace vrun::home

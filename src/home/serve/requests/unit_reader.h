@@ -65,8 +65,9 @@ class UnitReader {
   const Signer* const signer_;
   CompressionPolicy* const policy_;
   Mutex mutex_;
-  std::optional<uint64_t> view_;                                                   // guarded by mutex_, as all below
-  std::unordered_map<tree::FileVersion, Shrinks, tree::FileVersionHash> shrinks_;  // of files served lately
+  std::optional<uint64_t> view_ VRUN_GUARDED_BY(mutex_);
+  std::unordered_map<tree::FileVersion, Shrinks, tree::FileVersionHash> shrinks_
+      VRUN_GUARDED_BY(mutex_);  // of files served lately
 };
 
 }  // namespace vrun::home

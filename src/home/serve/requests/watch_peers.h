@@ -22,7 +22,7 @@ class PeerWatch {
   PeerBoard* const board_;
   NodeStream* const stream_;
   Mutex mutex_;
-  uint64_t id_ = 0;  // on the board; 0: not on it; guarded by mutex_
+  uint64_t id_ VRUN_GUARDED_BY(mutex_) = 0;  // on the board; 0: not on it
 };
 
 }  // namespace vrun::home

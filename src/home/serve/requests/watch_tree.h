@@ -42,7 +42,7 @@ class TreeWatch {
   void Changed();
   void Ping();
   // The next message for the node; null: nothing.
-  std::unique_ptr<Request> NextLocked();
+  std::unique_ptr<Request> NextLocked() VRUN_REQUIRES(mutex_);
   void Over();
 
   const TreeTable* const trees_;
@@ -53,13 +53,14 @@ class TreeWatch {
   NodeStream* const stream_;
   std::atomic<int64_t> shown_micros_{0};
   Mutex mutex_;
-  uint64_t board_id_ = 0;  // id on the board; 0: not on it; guarded by mutex_, as all below
-  uint64_t id_ = 0;        // of the WatchTree request; 0: the node is not watching
-  v1::ContentRequest::WatchTree wanted_;
-  tree::TreePtr told_;          // the last tree sent: the node has all of it or can request it; null: none
-  uint64_t told_included_ = 0;  // TreeNow.included of the last one
-  bool telling_ = false;        // a Telling is in progress
-  bool tell_again_ = false;     // a newer state exists, or the stream was full
+  uint64_t board_id_ VRUN_GUARDED_BY(mutex_) = 0;  // id on the board; 0: not on it
+  uint64_t id_ VRUN_GUARDED_BY(mutex_) = 0;        // of the WatchTree request; 0: the node is not watching
+  v1::ContentRequest::WatchTree wanted_ VRUN_GUARDED_BY(mutex_);
+  tree::TreePtr told_
+      VRUN_GUARDED_BY(mutex_);  // the last tree sent: the node has all of it or can request it; null: none
+  uint64_t told_included_ VRUN_GUARDED_BY(mutex_) = 0;  // TreeNow.included of the last one
+  bool telling_ VRUN_GUARDED_BY(mutex_) = false;        // a Telling is in progress
+  bool tell_again_ VRUN_GUARDED_BY(mutex_) = false;     // a newer state exists, or the stream was full
 };
 
 }  // namespace vrun::home
