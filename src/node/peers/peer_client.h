@@ -71,7 +71,7 @@ class PeerDoubt {
  private:
   static constexpr int kFirst = 2;
   Mutex mutex_;
-  int under_way_ = 0, most_ = kFirst;
+  int under_way_ VRUN_GUARDED_BY(mutex_) = 0, most_ VRUN_GUARDED_BY(mutex_) = kFirst;
 };
 
 // Any thread. Answers run on the stream's thread without locks.
@@ -121,28 +121,28 @@ class PeerClient final : public std::enable_shared_from_this<PeerClient> {
     std::unique_ptr<rpc::Stream> stream;
   };
 
-  Result<std::shared_ptr<Link>> PrepareLocked();
+  Result<std::shared_ptr<Link>> PrepareLocked() VRUN_REQUIRES(mutex_);
   void Open(const std::shared_ptr<Link>& link);
   void OnMessage(Link* link, const std::string& message);
   void OnClosed(Link* link, const Error& reason);
   // Fails all pending questions. The link is destroyed on the timers' thread, because a channel cannot be destroyed on
   // its own thread.
-  void DropLocked(const Error& reason, std::vector<Answered>* failed);
+  void DropLocked(const Error& reason, std::vector<Answered>* failed) VRUN_REQUIRES(mutex_);
 
   const Options options_;
   vfs::TimerThread* const timers_;
   std::atomic<int64_t> heard_{0};
   PeerDoubt doubt_;
   Mutex mutex_;
-  std::shared_ptr<Link> link_;
-  bool closed_ = false;
-  uint64_t next_id_ = 1;
+  std::shared_ptr<Link> link_ VRUN_GUARDED_BY(mutex_);
+  bool closed_ VRUN_GUARDED_BY(mutex_) = false;
+  uint64_t next_id_ VRUN_GUARDED_BY(mutex_) = 1;
   struct Asked {
     v1::PeerRequest request;
     Answered answered;
     bool sent = false;
   };
-  std::map<uint64_t, Asked> asked_;
+  std::map<uint64_t, Asked> asked_ VRUN_GUARDED_BY(mutex_);
 };
 
 }  // namespace vrun::node

@@ -51,10 +51,11 @@ class PeerPace {
 
   const int64_t least_silence_, least_wait_;
   std::atomic<int64_t> first_sign_{0}, home_{0};
-  int64_t GapLocked(int64_t now) const;
+  int64_t GapLocked(int64_t now) const VRUN_REQUIRES(mutex_);
   mutable Mutex mutex_;
-  std::multiset<int64_t> asked_;  // start times of unanswered questions to home
-  int64_t gap_ = 0, gap_at_ = 0;  // the longest silence and when it ended; halved 10 s later
+  std::multiset<int64_t> asked_ VRUN_GUARDED_BY(mutex_);  // start times of unanswered questions to home
+  int64_t gap_ VRUN_GUARDED_BY(mutex_) = 0, gap_at_ VRUN_GUARDED_BY(mutex_) =
+                                                0;  // the longest silence and when it ended; halved 10 s later
 };
 
 // What errands need from their source. It does not outlive the source; check the gate before use.
@@ -95,7 +96,7 @@ class PeerErrand : public std::enable_shared_from_this<PeerErrand> {
   void Answered(size_t turn, Result<v1::PeerReply> reply);
   // Checks whether the owner is late.
   void Look(size_t turn);
-  void LookLaterLocked(int64_t micros);
+  void LookLaterLocked(int64_t micros) VRUN_REQUIRES(mutex_);
   // True for the first answer. `turn`: the owner that gave it; kFromHome: home did.
   bool Claim(size_t turn);
 
@@ -106,18 +107,19 @@ class PeerErrand : public std::enable_shared_from_this<PeerErrand> {
   const std::vector<PeerLinks::MemberPtr> owners_;
   const Work work_;
   Mutex mutex_;
-  size_t turn_ = 0;  // the owner being asked
-  bool over_ = false;
-  bool home_asked_ = false;
-  bool signs_ = false;  // the owner has reacted to this question
-  int64_t asked_at_ = 0;
-  int64_t heard_at_ = 0;     // last message of the owner, of any kind
-  int64_t patience_ = 0;     // allowed silence after heard_at_
-  bool opening_ = false;     // its stream is being opened; silence means nothing yet
-  bool stalls_ = false;      // an owner that goes silent now has stalled
-  uint64_t question_ = 0;    // id at the owner; 0: none
-  size_t silent_ = kNobody;  // turn of a silent owner asked before the current one or before home
-  vfs::TimerThread::Id timer_ = 0;
+  size_t turn_ VRUN_GUARDED_BY(mutex_) = 0;  // the owner being asked
+  bool over_ VRUN_GUARDED_BY(mutex_) = false;
+  bool home_asked_ VRUN_GUARDED_BY(mutex_) = false;
+  bool signs_ VRUN_GUARDED_BY(mutex_) = false;  // the owner has reacted to this question
+  int64_t asked_at_ VRUN_GUARDED_BY(mutex_) = 0;
+  int64_t heard_at_ VRUN_GUARDED_BY(mutex_) = 0;   // last message of the owner, of any kind
+  int64_t patience_ VRUN_GUARDED_BY(mutex_) = 0;   // allowed silence after heard_at_
+  bool opening_ VRUN_GUARDED_BY(mutex_) = false;   // its stream is being opened; silence means nothing yet
+  bool stalls_ VRUN_GUARDED_BY(mutex_) = false;    // an owner that goes silent now has stalled
+  uint64_t question_ VRUN_GUARDED_BY(mutex_) = 0;  // id at the owner; 0: none
+  size_t silent_ VRUN_GUARDED_BY(mutex_) =
+      kNobody;  // turn of a silent owner asked before the current one or before home
+  vfs::TimerThread::Id timer_ VRUN_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace vrun::node

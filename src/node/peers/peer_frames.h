@@ -60,7 +60,7 @@ class PeerFrames {
   // kCorrupt: not signed by home.
   Result<vfs::TraceFrame> Check(const v1::TraceFrame& told, const vfs::TraceTable& table, uint32_t index) const;
 
-  Notes& NotesLocked(const Digest& table);
+  Notes& NotesLocked(const Digest& table) VRUN_REQUIRES(mutex_);
   bool Lacks(const Digest& table, const PeerLinks::Member& member);
   void NoteLacks(const Digest& table, const PeerLinks::Member& member);
   // Nodes that may have the units of a frame; may be empty.
@@ -70,7 +70,7 @@ class PeerFrames {
   PeerSource* const source_;
   FrameExchange exchange_;
   Mutex mutex_;
-  std::unordered_map<Digest, Notes, DigestHash> notes_;  // by table
+  std::unordered_map<Digest, Notes, DigestHash> notes_ VRUN_GUARDED_BY(mutex_);  // by table
 };
 
 }  // namespace vrun::node

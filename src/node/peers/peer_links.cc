@@ -71,7 +71,7 @@ bool PeerLinks::Update(const v1::Peers& peers) {
       if (old->client && std::find(members.begin(), members.end(), old) == members.end()) gone.push_back(old);
     }
     members_ = std::move(members);
-    std::erase_if(health_, [this](const auto& health) {
+    std::erase_if(health_, [this](const auto& health) VRUN_REQUIRES(mutex_) {
       return std::none_of(members_.begin(), members_.end(),
                           [&](const MemberPtr& member) { return member->seed == health.first; });
     });
@@ -113,7 +113,7 @@ std::vector<PeerLinks::MemberPtr> PeerLinks::Owners(uint64_t key, size_t count) 
   const int64_t now = MonotonicMicros();
   MutexLock lock(mutex_);
   if (members_.size() < 2) return {};
-  return RankLocked(key, count, [this, now](const Member& member) {
+  return RankLocked(key, count, [this, now](const Member& member) VRUN_REQUIRES(mutex_) {
     const auto health = health_.find(member.seed);
     return !member.client || health == health_.end() || !health->second.Down(now);
   });
@@ -123,14 +123,15 @@ std::vector<PeerLinks::MemberPtr> PeerLinks::OwnersBefore(uint64_t key, size_t c
   const int64_t now = MonotonicMicros();
   MutexLock lock(mutex_);
   if (now - joined_ > kNewMicros) return {};
-  auto owners = RankLocked(key, count, [this](const Member& member) { return member.id < self_; });
-  std::erase_if(owners, [this](const MemberPtr& member) { return !WellLocked(*member); });
+  auto owners =
+      RankLocked(key, count, [this](const Member& member) VRUN_REQUIRES(mutex_) { return member.id < self_; });
+  std::erase_if(owners, [this](const MemberPtr& member) VRUN_REQUIRES(mutex_) { return !WellLocked(*member); });
   return owners;
 }
 
 std::vector<PeerLinks::MemberPtr> PeerLinks::Named(const std::vector<std::string>& names, uint64_t key) const {
   MutexLock lock(mutex_);
-  return RankLocked(key, names.size(), [&](const Member& member) {
+  return RankLocked(key, names.size(), [&](const Member& member) VRUN_REQUIRES(mutex_) {
     return member.client && std::find(names.begin(), names.end(), member.name) != names.end() && WellLocked(member);
   });
 }
@@ -139,8 +140,9 @@ bool PeerLinks::Proved(const std::string& asker, const v1::PeerHello& hello) con
   std::string secret;
   {
     MutexLock lock(mutex_);
-    const bool listed = std::any_of(members_.begin(), members_.end(),
-                                    [&](const MemberPtr& m) { return m->id != self_ && m->name == asker; });
+    const bool listed = std::any_of(members_.begin(), members_.end(), [&](const MemberPtr& m) VRUN_REQUIRES(mutex_) {
+      return m->id != self_ && m->name == asker;
+    });
     if (!listed || secret_.empty()) return false;
     secret = secret_;
   }

@@ -70,20 +70,21 @@ class PeerLinks {
   static constexpr int64_t kNewMicros = 120'000'000;  // how long other nodes may still have what this node owns now
 
   // The best `count` of the members that `choose` accepts.
-  std::vector<MemberPtr> RankLocked(uint64_t key, size_t count, const std::function<bool(const Member&)>& choose) const;
-  bool WellLocked(const Member& member) const;
-  PeerHealth& HealthLocked(const Member& member) { return health_[member.seed]; }
+  std::vector<MemberPtr> RankLocked(uint64_t key, size_t count, const std::function<bool(const Member&)>& choose) const
+      VRUN_REQUIRES(mutex_);
+  bool WellLocked(const Member& member) const VRUN_REQUIRES(mutex_);
+  PeerHealth& HealthLocked(const Member& member) VRUN_REQUIRES(mutex_) { return health_[member.seed]; }
 
   const std::string home_id_, name_;
   const rpc::Credentials credentials_;
   vfs::TimerThread* const timers_;
   mutable Mutex mutex_;
-  std::string secret_, public_key_;
-  std::vector<MemberPtr> members_;  // sorted by id
-  uint64_t self_ = 0;
-  int64_t joined_ = 0;
-  std::map<uint64_t, PeerHealth> health_;  // health of members, by seed
-  bool closed_ = false;
+  std::string secret_ VRUN_GUARDED_BY(mutex_), public_key_ VRUN_GUARDED_BY(mutex_);
+  std::vector<MemberPtr> members_ VRUN_GUARDED_BY(mutex_);  // sorted by id
+  uint64_t self_ VRUN_GUARDED_BY(mutex_) = 0;
+  int64_t joined_ VRUN_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, PeerHealth> health_ VRUN_GUARDED_BY(mutex_);  // health of members, by seed
+  bool closed_ VRUN_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace vrun::node

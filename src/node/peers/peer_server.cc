@@ -155,7 +155,7 @@ class PeerServer::Session final : public rpc::Stream::Handler, public std::enabl
   }
 
  private:
-  void ProveLocked() {
+  void ProveLocked() VRUN_REQUIRES(mutex_) {
     PeerLinks& links = server_->source_->links();
     if (!links.Proved(asker_, *hello_)) return;  // home's next list may include it
     proved_ = true;
@@ -164,21 +164,21 @@ class PeerServer::Session final : public rpc::Stream::Handler, public std::enabl
     reply.mutable_hello()->set_proof(links.Proof(asker_, hello_->nonce()));
     stream_->Send(reply.SerializeAsString());
   }
-  void ScheduleLocked() {
+  void ScheduleLocked() VRUN_REQUIRES(mutex_) {
     while (!dead_ && scheduled_ < std::min<size_t>(demand_.size() + ahead_.size(), kThreads)) {
       if (stream_->queued_bytes() > rpc::Stream::kHighWater) return;
       ++scheduled_;
       server_->workers_.Post([self = shared_from_this()] { self->Step(); });
     }
   }
-  void FailLocked(uint64_t id, const Error& error) {
+  void FailLocked(uint64_t id, const Error& error) VRUN_REQUIRES(mutex_) {
     v1::PeerReply reply;
     reply.set_id(id);
     reply.mutable_error()->set_code(static_cast<int>(error.code()));
     reply.mutable_error()->set_message(error.message());
     stream_->Send(reply.SerializeAsString());
   }
-  void CancelLocked(const Error& reason) {
+  void CancelLocked(const Error& reason) VRUN_REQUIRES(mutex_) {
     LogWarning("peer {}: {}", Escape(asker_), reason.message());
     dead_ = true;
     stream_->Cancel(reason);
@@ -188,13 +188,13 @@ class PeerServer::Session final : public rpc::Stream::Handler, public std::enabl
   const std::string asker_;
   const int64_t began_ = MonotonicMicros();
   Mutex mutex_;
-  std::unique_ptr<rpc::Stream> stream_;
-  std::optional<v1::PeerHello> hello_;
-  bool proved_ = false;
-  bool dead_ = false;
-  std::deque<v1::PeerRequest> demand_, ahead_;
-  std::unordered_set<uint64_t> under_way_, cancelled_;
-  size_t scheduled_ = 0;
+  std::unique_ptr<rpc::Stream> stream_ VRUN_GUARDED_BY(mutex_);
+  std::optional<v1::PeerHello> hello_ VRUN_GUARDED_BY(mutex_);
+  bool proved_ VRUN_GUARDED_BY(mutex_) = false;
+  bool dead_ VRUN_GUARDED_BY(mutex_) = false;
+  std::deque<v1::PeerRequest> demand_ VRUN_GUARDED_BY(mutex_), ahead_ VRUN_GUARDED_BY(mutex_);
+  std::unordered_set<uint64_t> under_way_ VRUN_GUARDED_BY(mutex_), cancelled_ VRUN_GUARDED_BY(mutex_);
+  size_t scheduled_ VRUN_GUARDED_BY(mutex_) = 0;
 };
 
 PeerServer::PeerServer(PeerSource* source, vfs::Backend* backend)

@@ -67,7 +67,7 @@ class PeerServer {
   vfs::Backend* const backend_;
   const std::shared_ptr<vfs::Gate> gate_ = std::make_shared<vfs::Gate>();
   Mutex mutex_;
-  std::vector<SessionPtr> sessions_;
+  std::vector<SessionPtr> sessions_ VRUN_GUARDED_BY(mutex_);
   WorkQueue workers_;
 };
 

@@ -442,7 +442,7 @@ void S3Tier::Work() {
     std::function<void()> work;
     {
       MutexLock lock(mutex_);
-      wake_.wait(lock, [this] { return stopping_ || !work_.empty(); });
+      wake_.wait(lock, [this]() VRUN_REQUIRES(mutex_) { return stopping_ || !work_.empty(); });
       if (work_.empty()) return;
       work = std::move(work_.front());
       work_.pop_front();

@@ -155,19 +155,21 @@ class S3Tier {
   S3Urls* const urls_;
   s3::Breaker breaker_;
   mutable Mutex mutex_;
-  std::shared_ptr<s3::Client> client_;  // guarded by mutex_, as everything below
-  std::string client_ca_;
-  std::unordered_map<std::string, Known> known_;
-  std::list<std::string> ages_;                                  // names in known_, oldest first
-  std::unordered_map<std::string, std::vector<PartPtr>> asked_;  // by name: parts that wait for a table being read
-  std::unordered_set<std::string> damaged_;  // names of objects that failed a check: treated as absent until rewritten
-  MissGate gate_;
-  Patience patience_;
-  std::string problem_;
-  std::deque<std::function<void()>> work_;
+  std::shared_ptr<s3::Client> client_ VRUN_GUARDED_BY(mutex_);
+  std::string client_ca_ VRUN_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, Known> known_ VRUN_GUARDED_BY(mutex_);
+  std::list<std::string> ages_ VRUN_GUARDED_BY(mutex_);  // names in known_, oldest first
+  std::unordered_map<std::string, std::vector<PartPtr>> asked_
+      VRUN_GUARDED_BY(mutex_);  // by name: parts that wait for a table being read
+  std::unordered_set<std::string> damaged_
+      VRUN_GUARDED_BY(mutex_);  // names of objects that failed a check: treated as absent until rewritten
+  MissGate gate_ VRUN_GUARDED_BY(mutex_);
+  Patience patience_ VRUN_GUARDED_BY(mutex_);
+  std::string problem_ VRUN_GUARDED_BY(mutex_);
+  std::deque<std::function<void()>> work_ VRUN_GUARDED_BY(mutex_);
   CondVar wake_;
-  bool ending_ = false;    // no more requests are sent
-  bool stopping_ = false;  // the workers exit
+  bool ending_ VRUN_GUARDED_BY(mutex_) = false;    // no more requests are sent
+  bool stopping_ VRUN_GUARDED_BY(mutex_) = false;  // the workers exit
   std::vector<std::thread> threads_;
   std::atomic<uint64_t> hits_{0}, misses_{0}, corrupt_{0}, dropped_{0}, errors_{0}, written_{0};
 };

@@ -57,20 +57,20 @@ class S3Urls {
     std::list<std::string>::iterator age;
   };
   using Calls = std::vector<std::function<void()>>;
-  void KeepLocked(const std::string& name, const std::string& url, int64_t until);
+  void KeepLocked(const std::string& name, const std::string& url, int64_t until) VRUN_REQUIRES(mutex_);
   // The next batch of one kind, unless a batch is in progress.
-  std::optional<v1::PresignRequest> NextLocked(bool put);
+  std::optional<v1::PresignRequest> NextLocked(bool put) VRUN_REQUIRES(mutex_);
 
   const std::function<void(const v1::PresignRequest&)> ask_;
   mutable Mutex mutex_;
-  std::deque<Wanted> waiting_[2];     // [0] to read, [1] to write
-  std::vector<Wanted> under_way_[2];  // names in the request that was sent
-  uint64_t request_[2] = {};          // its id; 0: none
-  uint64_t next_id_ = 1;
-  std::unordered_map<std::string, Kept> kept_;  // URLs to read
-  std::list<std::string> ages_;                 // oldest first
-  std::optional<Terms> terms_;
-  bool closed_ = false;
+  std::deque<Wanted> waiting_[2] VRUN_GUARDED_BY(mutex_);     // [0] to read, [1] to write
+  std::vector<Wanted> under_way_[2] VRUN_GUARDED_BY(mutex_);  // names in the request that was sent
+  uint64_t request_[2] VRUN_GUARDED_BY(mutex_) = {};          // its id; 0: none
+  uint64_t next_id_ VRUN_GUARDED_BY(mutex_) = 1;
+  std::unordered_map<std::string, Kept> kept_ VRUN_GUARDED_BY(mutex_);  // URLs to read
+  std::list<std::string> ages_ VRUN_GUARDED_BY(mutex_);                 // oldest first
+  std::optional<Terms> terms_ VRUN_GUARDED_BY(mutex_);
+  bool closed_ VRUN_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace vrun::node

@@ -59,7 +59,7 @@ class S3Writer {
   void WhenStored(std::function<void()> task);
   void Stored(const tree::FileVersion& version, const std::optional<store::ObjectId>& id, uint64_t first,
               uint64_t count);
-  void AddLocked(const NamedContent& content, uint64_t extent, int64_t now);
+  void AddLocked(const NamedContent& content, uint64_t extent, int64_t now) VRUN_REQUIRES(mutex_);
   void Run();
   // kNotFound: not in the disk store.
   Status Write(const NamedContent& content, uint64_t extent);
@@ -72,13 +72,14 @@ class S3Writer {
   const S3WriterOptions options_;
   Mutex mutex_;
   CondVar wake_;
-  std::map<std::string, Waiting> waiting_;            // by name
-  std::multimap<int64_t, std::string> due_;           // names in waiting_ that no worker has taken
-  std::unordered_map<std::string, int64_t> written_;  // time of the last write; bounded
-  std::unordered_map<tree::FileVersion, std::vector<uint64_t>, tree::FileVersionHash> unnamed_;  // extents
-  std::deque<tree::FileVersion> unnamed_ages_;
-  int64_t free_from_ = 0;  // the rate is used up until this time
-  bool stopping_ = false;
+  std::map<std::string, Waiting> waiting_ VRUN_GUARDED_BY(mutex_);   // by name
+  std::multimap<int64_t, std::string> due_ VRUN_GUARDED_BY(mutex_);  // names in waiting_ that no worker has taken
+  std::unordered_map<std::string, int64_t> written_ VRUN_GUARDED_BY(mutex_);  // time of the last write; bounded
+  std::unordered_map<tree::FileVersion, std::vector<uint64_t>, tree::FileVersionHash> unnamed_
+      VRUN_GUARDED_BY(mutex_);  // extents
+  std::deque<tree::FileVersion> unnamed_ages_ VRUN_GUARDED_BY(mutex_);
+  int64_t free_from_ VRUN_GUARDED_BY(mutex_) = 0;  // the rate is used up until this time
+  bool stopping_ VRUN_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };
 

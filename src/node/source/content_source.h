@@ -160,38 +160,38 @@ class ContentSource final : public vfs::Source {
   using Calls = std::vector<std::function<void()>>;
 
   uint64_t Add(RequestPtr request);
-  void SendCancelLocked(uint64_t id);
-  Sent SendDirectLocked(const std::string& message, size_t most_queued);
-  void SendLocked(const RequestPtr& request);
-  void SendWaitingLocked();
+  void SendCancelLocked(uint64_t id) VRUN_REQUIRES(mu_);
+  Sent SendDirectLocked(const std::string& message, size_t most_queued) VRUN_REQUIRES(mu_);
+  void SendLocked(const RequestPtr& request) VRUN_REQUIRES(mu_);
+  void SendWaitingLocked() VRUN_REQUIRES(mu_);
   // Removes it from the table; null if it is already over. Afterwards the window may have room.
-  RequestPtr RemoveLocked(uint64_t id);
-  void FailLocked(uint64_t id, Error error, Calls* calls);
+  RequestPtr RemoveLocked(uint64_t id) VRUN_REQUIRES(mu_);
+  void FailLocked(uint64_t id, Error error, Calls* calls) VRUN_REQUIRES(mu_);
   void OnMessage(Session* session, const std::string& bytes);
   void OnClosed(Session* session, const Error& reason);
-  void HelloLocked(Session* session, const v1::Hello& hello, Calls* calls);
-  bool AllowedLocked(const v1::Hello& hello) const;
-  void ActivateLocked(Session* session, Calls* calls);
-  void DropActiveLocked(int64_t now);
+  void HelloLocked(Session* session, const v1::Hello& hello, Calls* calls) VRUN_REQUIRES(mu_);
+  bool AllowedLocked(const v1::Hello& hello) const VRUN_REQUIRES(mu_);
+  void ActivateLocked(Session* session, Calls* calls) VRUN_REQUIRES(mu_);
+  void DropActiveLocked(int64_t now) VRUN_REQUIRES(mu_);
   void OnAnswer(Session* session, const RequestPtr& request, const v1::ContentReply& reply);
   void Broken(Session* session, const RequestPtr& request, const Error& error);
-  void BrokenLocked(Session* session, const RequestPtr& request, const Error& error, Calls* calls);
+  void BrokenLocked(Session* session, const RequestPtr& request, const Error& error, Calls* calls) VRUN_REQUIRES(mu_);
 
   const ContentSourceOptions options_;
   const std::function<void()> on_connected_;
 
   mutable Mutex mu_;
-  std::vector<SessionPtr> sessions_;  // all live sessions, and dead ones until Tick
-  Session* active_ = nullptr;
-  uint64_t next_id_ = 1;
-  std::map<uint64_t, RequestPtr> requests_;  // by id, in order of asking
-  std::deque<RequestPtr> waiting_;           // wait for room in the window
-  uint64_t window_used_ = 0;
+  std::vector<SessionPtr> sessions_ VRUN_GUARDED_BY(mu_);  // all live sessions, and dead ones until Tick
+  Session* active_ VRUN_GUARDED_BY(mu_) = nullptr;
+  uint64_t next_id_ VRUN_GUARDED_BY(mu_) = 1;
+  std::map<uint64_t, RequestPtr> requests_ VRUN_GUARDED_BY(mu_);  // by id, in order of asking
+  std::deque<RequestPtr> waiting_ VRUN_GUARDED_BY(mu_);           // wait for room in the window
+  uint64_t window_used_ VRUN_GUARDED_BY(mu_) = 0;
   struct Token;
-  std::deque<Token> tokens_;
-  ContentSourceStats stats_;
-  LinkMeter meter_;
-  bool closing_ = false;
+  std::deque<Token> tokens_ VRUN_GUARDED_BY(mu_);
+  ContentSourceStats stats_ VRUN_GUARDED_BY(mu_);
+  LinkMeter meter_ VRUN_GUARDED_BY(mu_);
+  bool closing_ VRUN_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace vrun::node

@@ -39,7 +39,8 @@ void FrameExchange::Add(const vfs::RunId& run, const TablePtr& table) {
     std::erase(tables_, table->id);
     tables_.push_back(table->id);
     if (tables_.size() > kTables) {
-      std::erase_if(places_, [&](const auto& item) { return item.second.table->id == tables_.front(); });
+      std::erase_if(places_,
+                    [&](const auto& item) VRUN_REQUIRES(mutex_) { return item.second.table->id == tables_.front(); });
       late_.erase(tables_.front());
       shared_.erase(tables_.front());
       tables_.pop_front();

@@ -86,7 +86,7 @@ class FrameExchange {
   };
   void Start(const Digest& name, const Place& place);
   void Arrived(const Digest& name, Result<Frame> frame);
-  void InVainLocked(const Digest& name, const std::string& asker);
+  void InVainLocked(const Digest& name, const std::string& asker) VRUN_REQUIRES(mutex_);
 
   static constexpr uint64_t kRecentBytes = 48u << 20;
   static constexpr size_t kTables = 16;
@@ -94,17 +94,18 @@ class FrameExchange {
 
   const Fetch fetch_;
   mutable Mutex mutex_;
-  uint64_t next_expected_ = 1;
-  std::set<uint64_t> expected_;  // ids of expected tables
-  std::unordered_map<Digest, Place, DigestHash> places_;
-  std::deque<Digest> tables_;  // tables in places_, oldest first
-  std::unordered_map<Digest, Wanted, DigestHash> wanted_;
-  std::unordered_map<Digest, Kept, DigestHash> recent_;
-  std::list<Digest> ages_;  // oldest first
-  uint64_t recent_bytes_ = 0;
-  std::unordered_set<Digest, DigestHash> in_vain_;        // frames that others asked for
-  std::deque<Digest> in_vain_ages_;                       // oldest first
-  std::unordered_set<Digest, DigestHash> shared_, late_;  // subsets of tables_
+  uint64_t next_expected_ VRUN_GUARDED_BY(mutex_) = 1;
+  std::set<uint64_t> expected_ VRUN_GUARDED_BY(mutex_);  // ids of expected tables
+  std::unordered_map<Digest, Place, DigestHash> places_ VRUN_GUARDED_BY(mutex_);
+  std::deque<Digest> tables_ VRUN_GUARDED_BY(mutex_);  // tables in places_, oldest first
+  std::unordered_map<Digest, Wanted, DigestHash> wanted_ VRUN_GUARDED_BY(mutex_);
+  std::unordered_map<Digest, Kept, DigestHash> recent_ VRUN_GUARDED_BY(mutex_);
+  std::list<Digest> ages_ VRUN_GUARDED_BY(mutex_);  // oldest first
+  uint64_t recent_bytes_ VRUN_GUARDED_BY(mutex_) = 0;
+  std::unordered_set<Digest, DigestHash> in_vain_ VRUN_GUARDED_BY(mutex_);  // frames that others asked for
+  std::deque<Digest> in_vain_ages_ VRUN_GUARDED_BY(mutex_);                 // oldest first
+  std::unordered_set<Digest, DigestHash> shared_ VRUN_GUARDED_BY(mutex_), late_
+      VRUN_GUARDED_BY(mutex_);  // subsets of tables_
 };
 
 }  // namespace vrun::node

@@ -99,10 +99,10 @@ class TieredSource::Range : public std::enable_shared_from_this<Range> {
   const S3Tier::GivenUp given_up_ = std::make_shared<std::atomic<bool>>(false);
   const std::function<void(std::function<void(Result<vfs::FetchedRange>)>)> ask_home_;
   Mutex mutex_;
-  bool tier_over_ = false;  // guarded by mutex_, as everything below
-  bool home_asked_ = false;
-  std::optional<Error> home_error_;                      // set while the tier may still answer
-  std::function<void(Result<vfs::FetchedRange>)> done_;  // null: answered
+  bool tier_over_ VRUN_GUARDED_BY(mutex_) = false;
+  bool home_asked_ VRUN_GUARDED_BY(mutex_) = false;
+  std::optional<Error> home_error_ VRUN_GUARDED_BY(mutex_);                      // set while the tier may still answer
+  std::function<void(Result<vfs::FetchedRange>)> done_ VRUN_GUARDED_BY(mutex_);  // null: answered
 };
 
 void TieredSource::FetchNamed(const store::ObjectId& id, const Digest& tree, const std::string& path,
@@ -249,7 +249,8 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
     {
       MutexLock lock(mutex_);
       // The tier may have reported one of them missing meanwhile.
-      std::erase_if(slots, [this](size_t slot) { return std::exchange(slots_[slot].home_asked, true); });
+      std::erase_if(slots,
+                    [this](size_t slot) VRUN_REQUIRES(mutex_) { return std::exchange(slots_[slot].home_asked, true); });
       for (const size_t slot : slots) {
         slots_[slot].home_owes = true;
         wanted.push_back(frames_[slot]);
@@ -324,13 +325,13 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
   const std::shared_ptr<const vfs::TraceTable> table_;
   const std::vector<uint32_t> frames_;
   Mutex mutex_;
-  std::vector<Slot> slots_;  // one per frame in frames_; guarded by mutex_, as everything below
-  size_t next_ = 0;          // next slot to deliver
-  int64_t heard_ = 0;        // time of the tier's last answer
-  bool missing_ = false;     // some frame will never come
-  bool handing_on_ = false;
-  bool told_ = false;
-  std::optional<Error> error_;
+  std::vector<Slot> slots_ VRUN_GUARDED_BY(mutex_);  // one per frame in frames_
+  size_t next_ VRUN_GUARDED_BY(mutex_) = 0;          // next slot to deliver
+  int64_t heard_ VRUN_GUARDED_BY(mutex_) = 0;        // time of the tier's last answer
+  bool missing_ VRUN_GUARDED_BY(mutex_) = false;     // some frame will never come
+  bool handing_on_ VRUN_GUARDED_BY(mutex_) = false;
+  bool told_ VRUN_GUARDED_BY(mutex_) = false;
+  std::optional<Error> error_ VRUN_GUARDED_BY(mutex_);
   const std::function<void(const vfs::TraceFrame&)> arrived_;
   const std::function<void(Status)> done_;
 };

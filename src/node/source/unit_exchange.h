@@ -88,18 +88,18 @@ class UnitExchange {
 
   // `asker` started this fetch.
   void Arrived(const WaiterPtr& asker, uint64_t first, uint64_t count, Result<SignedRange> range);
-  void KeepLocked(const Key& key, const HeldUnit& unit);
-  void RememberLocked(const Key& key, const SignedUnitsPtr& statement);
+  void KeepLocked(const Key& key, const HeldUnit& unit) VRUN_REQUIRES(mutex_);
+  void RememberLocked(const Key& key, const SignedUnitsPtr& statement) VRUN_REQUIRES(mutex_);
 
   const Fetch fetch_;
   const Limits limits_;
   mutable Mutex mutex_;
-  std::unordered_map<Key, std::vector<WaiterPtr>, KeyHash> under_way_;
-  std::unordered_map<Key, Kept, KeyHash> recent_;
-  std::list<Key> recent_ages_;  // oldest first
-  uint64_t recent_bytes_ = 0;
-  std::unordered_map<Key, Known, KeyHash> statements_;
-  std::list<Key> statement_ages_;  // oldest first
+  std::unordered_map<Key, std::vector<WaiterPtr>, KeyHash> under_way_ VRUN_GUARDED_BY(mutex_);
+  std::unordered_map<Key, Kept, KeyHash> recent_ VRUN_GUARDED_BY(mutex_);
+  std::list<Key> recent_ages_ VRUN_GUARDED_BY(mutex_);  // oldest first
+  uint64_t recent_bytes_ VRUN_GUARDED_BY(mutex_) = 0;
+  std::unordered_map<Key, Known, KeyHash> statements_ VRUN_GUARDED_BY(mutex_);
+  std::list<Key> statement_ages_ VRUN_GUARDED_BY(mutex_);  // oldest first
 };
 
 }  // namespace vrun::node

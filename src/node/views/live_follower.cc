@@ -27,16 +27,16 @@ constexpr int64_t kHeardMicros = 500'000;  // interval of our Heard messages to 
 struct LiveFollower::Shared {
   Mutex mutex;
   CondVar changed;
-  bool stop = false;
-  bool watched = false;
-  uint64_t watch = 0;
-  ContentSource::TreeNow shown;
-  ContentSource::TreeNow newest;
-  std::multimap<uint64_t, std::function<void()>> waiting;  // by serial
+  bool stop VRUN_GUARDED_BY(mutex) = false;
+  bool watched VRUN_GUARDED_BY(mutex) = false;
+  uint64_t watch VRUN_GUARDED_BY(mutex) = 0;
+  ContentSource::TreeNow shown VRUN_GUARDED_BY(mutex);
+  ContentSource::TreeNow newest VRUN_GUARDED_BY(mutex);
+  std::multimap<uint64_t, std::function<void()>> waiting VRUN_GUARDED_BY(mutex);  // by serial
 
   // Compares `included` too: if home has changed back to the same tree, that state includes more of our writes.
-  bool behind() const { return newest.tree != shown.tree || newest.included > shown.included; }
-  std::vector<std::function<void()>> TakeServed() {
+  bool behind() const VRUN_REQUIRES(mutex) { return newest.tree != shown.tree || newest.included > shown.included; }
+  std::vector<std::function<void()>> TakeServed() VRUN_REQUIRES(mutex) {
     std::vector<std::function<void()>> served;
     while (!waiting.empty() && waiting.begin()->first <= shown.serial) {
       served.push_back(std::move(waiting.begin()->second));
@@ -44,15 +44,15 @@ struct LiveFollower::Shared {
     }
     return served;
   }
-  int64_t heard = 0;  // last message from home; monotonic
-  uint64_t trees = 0;
-  int64_t told = 0;     // last message about its tree; monotonic
-  int64_t doubted = 0;  // in doubt since; 0: not in doubt
-  bool pinged = false;  // home understands Heard
-  int64_t said = 0;     // time of our last Heard; monotonic
+  int64_t heard VRUN_GUARDED_BY(mutex) = 0;  // last message from home; monotonic
+  uint64_t trees VRUN_GUARDED_BY(mutex) = 0;
+  int64_t told VRUN_GUARDED_BY(mutex) = 0;     // last message about its tree; monotonic
+  int64_t doubted VRUN_GUARDED_BY(mutex) = 0;  // in doubt since; 0: not in doubt
+  bool pinged VRUN_GUARDED_BY(mutex) = false;  // home understands Heard
+  int64_t said VRUN_GUARDED_BY(mutex) = 0;     // time of our last Heard; monotonic
 
   // Tells home from time to time that the view shows its latest state.
-  bool TakeSay() {
+  bool TakeSay() VRUN_REQUIRES(mutex) {
     const int64_t now = MonotonicMicros();
     if (!pinged || doubted != 0 || behind() || now - said < kHeardMicros) return false;
     said = now;
@@ -149,7 +149,8 @@ void LiveFollower::Watch() {
 }
 
 // Updates the doubt: the view shows home's state as long as home speaks.
-void LiveFollower::Believe(MutexLock* lock) {
+// The analysis does not know which mutex `lock` holds.
+void LiveFollower::Believe(MutexLock* lock) VRUN_NO_THREAD_SAFETY_ANALYSIS {
   Shared& s = *shared_;
   const int64_t now = MonotonicMicros(), silent = now - s.heard;
   // A ping shows that home is alive, but not its state: only a check of the root ends a doubt.
@@ -189,7 +190,9 @@ void LiveFollower::Run() {
       if (s.stop || s.behind()) continue;
       const int64_t heard = s.heard;
       Believe(&lock);
-      const auto news = [&] { return s.stop || s.behind() || s.newest.serial != s.shown.serial || s.heard != heard; };
+      const auto news = [&]() VRUN_REQUIRES(s.mutex) {
+        return s.stop || s.behind() || s.newest.serial != s.shown.serial || s.heard != heard;
+      };
       const int64_t silent = heard + kHomeSilentMicros + 1 - MonotonicMicros();
       const auto wait = silent > 0 ? std::min<std::chrono::microseconds>(kAgain, std::chrono::microseconds(silent))
                                    : std::chrono::microseconds(kAgain);
@@ -210,7 +213,7 @@ void LiveFollower::Run() {
       lock.lock();
     } else {
       Believe(&lock);
-      s.changed.wait_for(lock, kAgain, [&] { return s.stop || s.newest.tree != now.tree; });
+      s.changed.wait_for(lock, kAgain, [&]() VRUN_REQUIRES(s.mutex) { return s.stop || s.newest.tree != now.tree; });
     }
   }
 }

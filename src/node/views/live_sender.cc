@@ -27,21 +27,21 @@ constexpr int kMostPatience = 20;              // times the first wait
 struct LiveSender::Shared {
   Mutex mutex;
   CondVar changed;
-  bool stop = false;
-  bool asked = false;    // BeginWrites is in progress
-  uint64_t request = 0;  // its id
-  uint64_t begin = 0;    // begin of the series that home accepts; 0: none
-  bool ready = true;     // the stream may have a message
+  bool stop VRUN_GUARDED_BY(mutex) = false;
+  bool asked VRUN_GUARDED_BY(mutex) = false;    // BeginWrites is in progress
+  uint64_t request VRUN_GUARDED_BY(mutex) = 0;  // its id
+  uint64_t begin VRUN_GUARDED_BY(mutex) = 0;    // begin of the series that home accepts; 0: none
+  bool ready VRUN_GUARDED_BY(mutex) = true;     // the stream may have a message
   // Content in this series. What home has not processed is in its memory.
-  uint64_t window = 0;  // 0: home sets no limit
-  uint64_t sent = 0;
-  uint64_t taken = 0;
-  int64_t active = MonotonicMicros();  // last time that something was sent or received
-  int patience = 1;
+  uint64_t window VRUN_GUARDED_BY(mutex) = 0;  // 0: home sets no limit
+  uint64_t sent VRUN_GUARDED_BY(mutex) = 0;
+  uint64_t taken VRUN_GUARDED_BY(mutex) = 0;
+  int64_t active VRUN_GUARDED_BY(mutex) = MonotonicMicros();  // last time that something was sent or received
+  int patience VRUN_GUARDED_BY(mutex) = 1;
   // Held while the stream is called. Lock before `mutex`. Results of Next belong to the series that began with the last
   // Resume.
   Mutex hearing;
-  vfs::LiveStream* stream = nullptr;  // guarded by `hearing`; null before the start and after the sender is gone
+  vfs::LiveStream* stream VRUN_GUARDED_BY(hearing) = nullptr;  // null before the start and after the sender is gone
 
   void Heard(const v1::LiveAck& ack) {
     MutexLock hear(hearing);
@@ -62,8 +62,9 @@ struct LiveSender::Shared {
     changed.notify_all();
   }
 
-  // Under the lock.
-  bool MaySend() const { return begin != 0 && ready && (window == 0 || sent - std::min(sent, taken) < window); }
+  bool MaySend() const VRUN_REQUIRES(mutex) {
+    return begin != 0 && ready && (window == 0 || sent - std::min(sent, taken) < window);
+  }
 };
 
 LiveSender::LiveSender(ContentSource* home, uint64_t view, int64_t patience_micros)
@@ -128,9 +129,11 @@ void LiveSender::Run() {
       Begin();
       lock.lock();
     }
-    const auto may_go_on = [&] { return s.begin != 0 && (!message.bytes.empty() || s.MaySend()); };
+    const auto may_go_on = [&]() VRUN_REQUIRES(s.mutex) {
+      return s.begin != 0 && (!message.bytes.empty() || s.MaySend());
+    };
     if (!may_go_on()) {
-      s.changed.wait_for(lock, kSendAgain, [&] { return s.stop || may_go_on(); });
+      s.changed.wait_for(lock, kSendAgain, [&]() VRUN_REQUIRES(s.mutex) { return s.stop || may_go_on(); });
       if (!s.stop && !may_go_on()) AskAgainIfQuiet(&lock);
       continue;
     }
@@ -143,14 +146,16 @@ void LiveSender::Run() {
     if (sent == ContentSource::Sent::kSent && taken == Taken::kMessage) s.active = MonotonicMicros();
     // What was lost with the old stream is sent again from where home says, which it may have said already.
     if (sent == ContentSource::Sent::kAway && s.begin == message.begin) s.begin = 0;
-    if (sent == ContentSource::Sent::kFull) s.changed.wait_for(lock, kFull, [&] { return s.stop; });
-    if (taken == Taken::kFailed) s.changed.wait_for(lock, kSendAgain, [&] { return s.stop; });
+    if (sent == ContentSource::Sent::kFull)
+      s.changed.wait_for(lock, kFull, [&]() VRUN_REQUIRES(s.mutex) { return s.stop; });
+    if (taken == Taken::kFailed) s.changed.wait_for(lock, kSendAgain, [&]() VRUN_REQUIRES(s.mutex) { return s.stop; });
   }
 }
 
 // Everything is sent and home acknowledges nothing. If home waits too, because a message got lost, this restarts both.
 // If it is only slow, it receives some messages twice.
-void LiveSender::AskAgainIfQuiet(MutexLock* lock) {
+// The analysis does not know which mutex `lock` holds.
+void LiveSender::AskAgainIfQuiet(MutexLock* lock) VRUN_NO_THREAD_SAFETY_ANALYSIS {
   Shared& s = *shared_;
   if (!s.asked || MonotonicMicros() - s.active < patience_micros_ * s.patience) return;
   s.active = MonotonicMicros();

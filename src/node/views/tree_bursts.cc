@@ -90,13 +90,13 @@ class TreeBursts::Burst {
   }
   void Wait() {
     MutexLock lock(mu_);
-    cv_.wait_for(lock, kAdvanceWaitsForBurst, [&] { return done_; });
+    cv_.wait_for(lock, kAdvanceWaitsForBurst, [&]() VRUN_REQUIRES(mu_) { return done_; });
   }
 
  private:
   Mutex mu_;
   CondVar cv_;
-  bool done_ = false;
+  bool done_ VRUN_GUARDED_BY(mu_) = false;
 };
 
 TreeBursts::TreeBursts(EventLoop* loop, ContentSource* home, vfs::Backend* backend, std::string directory)

@@ -60,7 +60,7 @@ class TreeBursts {
   int whole_ = 0;                    // bursts of whole trees in progress
   bool resting_ = false;             // pausing before the next tree from home
   Mutex mu_;
-  std::map<Digest, std::shared_ptr<Burst>> bursts_;
+  std::map<Digest, std::shared_ptr<Burst>> bursts_ VRUN_GUARDED_BY(mu_);
   WorkQueue worker_{"trees"};
 };
 

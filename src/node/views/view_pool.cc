@@ -33,7 +33,7 @@ void ViewPool::Post(std::function<void()> job) {
 void ViewPool::Run() {
   MutexLock lock(mu_);
   for (;;) {
-    cv_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
+    cv_.wait(lock, [&]() VRUN_REQUIRES(mu_) { return stop_ || !jobs_.empty(); });
     if (stop_) return;
     auto job = std::move(jobs_.front());
     jobs_.pop_front();

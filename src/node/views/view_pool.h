@@ -102,8 +102,8 @@ class ViewPool {
 
   Mutex mu_;
   CondVar cv_;
-  std::deque<std::function<void()>> jobs_;
-  bool stop_ = false;
+  std::deque<std::function<void()>> jobs_ VRUN_GUARDED_BY(mu_);
+  bool stop_ VRUN_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_;
 };
 
