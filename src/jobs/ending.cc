@@ -20,6 +20,7 @@ int ExitStatus(const v1::ExitRecord& record) {
     case v1::ExitRecord::START_FAILED: return kExitNotStarted;
     case v1::ExitRecord::TIME_LIMIT: return kExitTimeLimit;
     case v1::ExitRecord::OUT_OF_MEMORY_KILL: return kExitSignal + SIGKILL;
+    case v1::ExitRecord::GANG_ENDED:        // only if the pod that failed has no record
     case v1::ExitRecord::PREEMPTED_BY_JOB:  // only for a job that was cancelled or lost before its next attempt
     case v1::ExitRecord::CANCELLED_BY_USER: return signaled ? kExitSignal + record.signal() : kExitNotStarted;
     default: return kExitUnknown;
@@ -49,6 +50,7 @@ std::string EndReason(const v1::ExitRecord& record) {
     case v1::ExitRecord::OUT_OF_MEMORY_KILL: return "killed: out of memory";
     case v1::ExitRecord::PREEMPTED_BY_JOB: return "stopped for another job";
     case v1::ExitRecord::CANCELLED_BY_USER: return "cancelled";
+    case v1::ExitRecord::GANG_ENDED: return "another part of the job failed";
     default: return "the node sent an exit record of an unknown kind";
   }
 }
