@@ -44,7 +44,7 @@ ROOMS = {
     "vfs": [".", "fuse", "trace", "content", "push", "frozen", "live/data", "live/tree",
             "live/kernel", "live/content", "live/root", "live"],
     "home": ["root/watch", "root", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "runs/command",
-             "runs", "clients", "."],
+             "runs", "runs/pod", "runs/gang", "clients", "."],
     "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "task", "agent"],
     "control": ["store", "tier", "places", "state", "ops", "duties", "."],
     "cli": ["base", "request", "host", "run", "ctl", "."],

@@ -38,8 +38,10 @@
 #include "home/root/root_tree.h"
 #include "home/root/tree_follower.h"
 #include "home/root/tree_table.h"
+#include "home/runs/gang/gang_run.h"
 #include "home/runs/job_roots.h"
 #include "home/runs/launch.h"
+#include "home/runs/pod/pod_run.h"
 #include "home/runs/run_files.h"
 #include "home/runs/runs.h"
 #include "home/runs/snapshot_client.h"
@@ -47,6 +49,7 @@
 #include "home/serve/content_server.h"
 #include "home/serve/live_writes.h"
 #include "home/streams/log_spool.h"
+#include "jobs/gang.h"
 #include "rpc/credentials.h"
 
 namespace vrun::home {
@@ -275,12 +278,14 @@ class Home {
 
  private:
   Runs::Makers RunMakers(bool conflicts_fail) {
-    return {.job_run =
-                [this, conflicts_fail](JobRun::Plan plan, JobRun::Sink* sink) {
-                  return std::make_unique<JobRun>(loop_, &controller_, &nodes_, &snapshots_, &roots_, &live_writes_,
-                                                  &content_.traces(), &run_files_, conflicts_fail, std::move(plan),
-                                                  sink);
-                },
+    return {.job_run = [this, conflicts_fail](JobRun::Plan plan, JobRun::Sink* sink) -> std::unique_ptr<JobRun> {
+              auto pod = [this, conflicts_fail](JobRun::Plan of_pod, JobRun::Sink* to) {
+                return std::make_unique<PodRun>(loop_, &controller_, &nodes_, &snapshots_, &roots_, &live_writes_,
+                                                &content_.traces(), &run_files_, conflicts_fail, std::move(of_pod), to);
+              };
+              if (!IsGang(plan.gang)) return pod(std::move(plan), sink);
+              return std::make_unique<GangRun>(loop_, &controller_, &roots_, &run_files_, pod, std::move(plan), sink);
+            },
             .launch =
                 [this](const v1::Run& run, Launch::Events events) {
                   return std::make_shared<Launch>(loop_, &controller_, &tree_, &snapshots_, defaults_, run,

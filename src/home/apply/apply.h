@@ -46,6 +46,7 @@ struct ApplyOptions {
   uint64_t job = 0;
   // From 1; 0: unknown. Each attempt is a separate series: a journal of another attempt is dropped.
   uint32_t attempt = 0;
+  uint32_t pod = 0;  // of a gang, whose pods are separate series
   // The current deny rules: such paths are never written, removed, or moved along with a parent, even if they appeared
   // after the start. Null: none.
   std::function<std::shared_ptr<const DenyRules>()> rules;

@@ -47,7 +47,10 @@ struct ApplyContext {
   ApplyContext(const ApplyContext&) = delete;
   ApplyContext& operator=(const ApplyContext&) = delete;
 
-  std::string TemporaryName(uint64_t of) const { return prefix + "s-" + std::to_string(of); }
+  // The pods of a gang write at the same time, each with its own sequence. No sequence reaches 2^40.
+  std::string TemporaryName(uint64_t of) const {
+    return prefix + "s-" + std::to_string((uint64_t{options.pod} << 40) | of);
+  }
   Status MakeTemporaryFile(IncomingFile* file) const;
   // The name is (in the case of `name`: will be) that of `place`. A file that home has removed meanwhile is not an
   // error.

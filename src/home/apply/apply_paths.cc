@@ -147,6 +147,7 @@ Status ApplyPaths::MakeParents(const std::string& asked, const std::string& actu
 
 std::string ApplyPaths::BesideName(const std::string& name, int attempt) const {
   std::string tail = ".vrun-" + JobShown();
+  if (options_->pod > 0) tail += ".pod" + std::to_string(options_->pod);
   if (attempt > 0) tail += "." + std::to_string(attempt);
   return name.substr(0, NAME_MAX - tail.size()) + tail;
 }

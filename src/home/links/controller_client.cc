@@ -59,11 +59,12 @@ void ControllerClient::Get(uint64_t job, std::function<void(Result<v1::GetReply>
   Call<v1::GetRequest, v1::GetReply>("Get", request, kCallTimeout, std::move(done));
 }
 
-std::unique_ptr<WatchStream> ControllerClient::Watch(uint64_t job, WatchStream::Events events) {
+std::unique_ptr<WatchStream> ControllerClient::Watch(uint64_t job, uint32_t pod, WatchStream::Events events) {
   if (!channel_) return nullptr;
   auto stream = WatchStream::Open(loop_, channel_.get(), "/vrun.v1.Control/Watch", std::move(events));
   v1::WatchRequest request;
   request.set_job(job);
+  request.set_pod(pod);
   stream->Send(request);
   return stream;
 }

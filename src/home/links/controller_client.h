@@ -46,7 +46,7 @@ class ControllerClient {
   void Get(uint64_t job, std::function<void(Result<v1::GetReply>)> done);
 
   // The first event comes at once with the present state. Null while there is no cluster.
-  std::unique_ptr<WatchStream> Watch(uint64_t job, WatchStream::Events events);
+  std::unique_ptr<WatchStream> Watch(uint64_t job, uint32_t pod, WatchStream::Events events);
 
   const std::string& home_id() const { return home_id_; }
   const std::string& address() const { return address_; }

@@ -14,8 +14,10 @@
 #include "home/ahead/trace.h"
 #include "home/ahead/traces.h"
 #include "home/frozen/frozen_roots.h"
+#include "home/links/controller_client.h"
 #include "home/streams/log_spool.h"
 #include "jobs/ending.h"
+#include "jobs/gang.h"
 
 namespace vrun::home {
 namespace {
@@ -97,6 +99,10 @@ void AttachedRun::StartRun(const v1::Run& request) {
                                  plan.explain_io = run->explain_io();
                                  if (plan.trace) files_->RememberTraced(job_, *run);
                                  plan.requeue = run->spec().scheduling().requeue();
+                                 plan.gang = request.spec().gang();
+                                 plan.label = run->label();
+                                 plan.input_rank = run->input_rank();
+                                 plan.rank_files = rank_files_;
                                  plan.live = request.spec().live_view();
                                  const bool freeze = !plan.live && plan.tree && roots_->frozen().enabled();
                                  plan.late = plan.tree && ComesAfterOthers(run->spec().scheduling());
@@ -213,14 +219,27 @@ Status AttachedRun::OpenOutputFiles(const v1::Run& run) {
   files.exposed.assign(run.expose().begin(), run.expose().end());
   const bool frozen = run.snapshot().empty() && !launch_->live() && roots_->frozen().enabled();
   if (frozen && !ComesAfterOthers(run.spec().scheduling())) roots_->frozen().Begin(job_);
+  if (IsGang(run.spec().gang()) && NamesRank(files)) rank_files_ = files;
   batch_.emplace(spool_, files_, job_, std::move(files));
   batch_->Remember();
-  return batch_->WaitsForNode() ? batch_->Check() : OpenFiles("");
+  if (!rank_files_) return batch_->WaitsForNode() ? batch_->Check() : OpenFiles("");
+  VRUN_TRY(batch_->Check());
+  return OpenOnlyLog();
 }
 
-Status AttachedRun::TakeFiles(uint64_t job, DetachedFiles files) {
+// The ranks have files of their own.
+Status AttachedRun::OpenOnlyLog() {
+  batch_->LeaveFiles();
+  VRUN_ASSIGN(DetachedStreams streams, OpenNowhere());
+  TakeStreams(std::move(streams));
+  return {};
+}
+
+Status AttachedRun::TakeFiles(uint64_t job, DetachedFiles files, const v1::Gang& gang) {
   job_ = job;
+  if (IsGang(gang) && NamesRank(files)) rank_files_ = files;
   batch_.emplace(spool_, files_, job_, std::move(files));
+  if (rank_files_) return OpenOnlyLog();
   return batch_->WaitsForNode() ? Status() : OpenFiles("");
 }
 
@@ -549,6 +568,7 @@ void AttachedRun::TellFinished(Outcome outcome) {
       if (outcome.record->started_us() > 0)
         finished->set_ran_us(outcome.record->ended_us() - outcome.record->started_us());
     }
+    if (outcome.record) *finished->mutable_ranks() = outcome.record->ranks();
     finished->set_exit_status(outcome.exit_status);
     finished->set_state(outcome.state);
     finished->set_reason(outcome.reason);

@@ -29,6 +29,9 @@
 
 namespace vrun::home {
 
+class ControllerClient;
+class Traces;
+
 // Loop thread only.
 class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public ExtraStream::Owner {
  public:
@@ -63,7 +66,9 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
 
   // For a batch job accepted by an earlier home: opens its output files. Files whose names contain the node are opened
   // when the job has one.
-  Status TakeFiles(uint64_t job, DetachedFiles files);
+  Status TakeFiles(uint64_t job, DetachedFiles files, const v1::Gang& gang);
+  // Files of a gang's ranks (JobRun::Plan); none: the output is one stream.
+  const std::optional<DetachedFiles>& rank_files() const { return rank_files_; }
   // stdin, stdout, stderr and the map of their offsets.
   void TakeDescriptors(UniqueFd in, UniqueFd out, UniqueFd err, StreamProgressMap progress);
   // A further descriptor of the command, above 2.
@@ -135,6 +140,7 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
   void Accepted(const v1::Run& run, uint64_t job);
   Status OpenOutputFiles(const v1::Run& run);
   Status OpenFiles(const std::string& node);
+  Status OpenOnlyLog();
   void TakeStreams(DetachedStreams streams);
   void Freeze(const JobRun::Plan& plan, const std::string& directory);
   // Tells the client of a batch job its number, once what the job will see survives a crash of home; at the latest
@@ -161,6 +167,7 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
 
   std::unique_ptr<StdioPump> pump_;
   std::optional<BatchOutput> batch_;  // batch job with a number
+  std::optional<DetachedFiles> rank_files_;
   std::vector<std::unique_ptr<ExtraStream>> extras_;
   UniqueFd terminal_;  // our own description, to restore the settings
   std::unique_ptr<SavedTerminal> saved_;

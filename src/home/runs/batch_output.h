@@ -26,6 +26,8 @@ class BatchOutput {
   bool WaitsForNode() const { return files_ && NamesNode(*files_); }
   // Whether the files could be created, as far as that can be known without the node.
   Status Check() const { return run_files_->CheckDetached(*files_); }
+  // The files are not opened here.
+  void LeaveFiles() { files_.reset(); }
   // Call once.
   Result<DetachedStreams> Open(const std::string& node);
 

@@ -1,44 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// One job from submission to release: finds the node, attaches, applies the writes, survives lost connections.
+// One job from submission to its end, as its sink sees it: a stream of each kind, notices, and an outcome.
 //
-//   Start ─▶ waiting ──placement──▶ attaching ──Started──▶ running ──Exited──▶ ending ──all home──▶ Release, OnEnded
-//              ▲ Watch                  │                     │                  │
-//              └─────── leaving ◀───────┴──── lost its node ──┴─── preempted ────┘
-//
-// A lost connection changes no state: the run reconnects and attaches again, with growing delay.
-//
-// A job that may be requeued goes through this once per attempt. A preempted attempt is released when all its output
-// and writes are home. Then the tree is made current (a frozen root gets what the job has written), and the job waits
-// again. The sink sees one continuous stream of each kind: an attempt's offsets begin where the last attempt's ended
-// (JobAttempt::bases), and the end of an output is passed on only when it is known that no attempt follows.
-//
-// The streams belong to the Sink, which may be exchanged while the job runs (a client that reconnects). This class
-// acknowledges only writes to the node; the sink acknowledges output when it has it.
+// Implemented by PodRun (one sandbox on one node) and GangRun (a PodRun for each pod). The streams belong to the Sink,
+// which may be exchanged while the job runs (a client that reconnects).
 #pragma once
 
+#include <cstdint>
 #include <functional>
-#include <map>
-#include <memory>
 #include <optional>
-#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "base/io/event_loop.h"
 #include "home/ahead/trace.h"
-#include "home/links/controller_client.h"
-#include "home/links/node_links.h"
-#include "home/root/tree_table.h"
-#include "home/runs/job_attempt.h"
-#include "home/runs/job_roots.h"
-#include "home/serve/live_writes.h"
+#include "home/runs/run_files.h"
 #include "proto/control.pb.h"
 #include "proto/task.pb.h"
+#include "tree/tree.h"
 
 namespace vrun::home {
-
-class SnapshotClient;
-class Traces;
 
 // How a run ended, for the client.
 struct Outcome {
@@ -50,6 +30,7 @@ struct Outcome {
   uint32_t attempt = 0;
   uint64_t fetched_bytes = 0;
   std::optional<v1::IoReport> io;
+  bool superseded = false;  // JobRun::Plan::one_attempt: the job goes on without this attempt
 };
 
 // Loop thread only.
@@ -84,8 +65,8 @@ class JobRun {
 
   struct Plan {
     uint64_t job = 0;
-    std::optional<v1::Placement> placement;
-    tree::TreePtr tree;  // of home; null: it runs in a snapshot
+    std::optional<v1::Placement> placement;  // of a gang: of any of its pods
+    tree::TreePtr tree;                      // of home; null: it runs in a snapshot
     std::optional<v1::SnapshotReference> snapshot;
     std::vector<std::string> exposed;
     bool detached = false;              // no stdin
@@ -98,151 +79,47 @@ class JobRun {
     // (null: it is not frozen).
     bool late = false;
     std::function<void(const Plan&)> freeze;
+
+    // --- of a gang (jobs/gang.h) ---
+    v1::Gang gang;
+    bool label = false;      // as in v1::Run
+    int32_t input_rank = 0;  // as in v1::Run
+    // Each rank writes files of its own (RunFiles, PerRank). The sink gets all output too.
+    std::optional<DetachedFiles> rank_files;
+    // For a PodRun: one pod of a gang. The run ends with its attempt, whatever becomes of the job, and its streams
+    // begin at 0.
+    bool one_attempt = false;
   };
+  // How long a node that does not answer is tried.
   static constexpr int64_t kReconnectMicros = 10 * 60 * 1'000'000LL;
 
-  // None is owned; all outlive it, and `sink` lives until OnEnded or SetSink. `conflicts_fail`: a job whose writes
-  // conflict with home's counts as failed.
-  JobRun(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes, SnapshotClient* snapshots,
-         const JobRoots* roots, LiveWrites* live_writes, Traces* traces, const RunFiles* files, bool conflicts_fail,
-         Plan plan, Sink* sink);
-  ~JobRun();
-  void Start();
+  virtual ~JobRun() = default;
+  virtual void Start() = 0;
 
-  uint64_t job() const { return plan_.job; }
+  virtual uint64_t job() const = 0;
   // The command runs, or has run in the present attempt.
-  bool started() const { return state_ == State::kRunning || state_ == State::kEnding || state_ == State::kReporting; }
-  bool ended() const { return state_ == State::kEnded; }
+  virtual bool started() const = 0;
+  virtual bool ended() const = 0;
   // State of its live view, as far as this side of the connection knows; "": all is well, or it has none.
-  std::string live_state() const;
-  const std::string& node() const { return placement_.node(); }
+  virtual std::string live_state() const = 0;
+  // Of a gang: all of them, separated by commas.
+  virtual const std::string& node() const = 0;
 
   // Replaces the sink and attaches again, from the offsets that the new sink wants.
-  void SetSink(Sink* sink);
+  virtual void SetSink(Sink* sink) = 0;
   // The streams will go to `sink`, but there is no connection before SetSink: the old sink gets nothing more.
-  void Suspend(Sink* sink);
-  Sink* sink() const { return sink_; }
+  virtual void Suspend(Sink* sink) = 0;
 
   // Ignored while disconnected, except signals, sizes and closed outputs, which are sent after reconnecting. `peeked`:
   // see task.proto, Input.
-  void SendInput(v1::StreamId stream, uint64_t offset, std::string_view data, bool eof, bool peeked = false);
-  void Acknowledge(v1::StreamId stream, uint64_t offset);
-  void SendSignal(int signal, bool by_user_cancel);
-  void Resize(const v1::TerminalSize& size);
-  void CloseOutput(v1::StreamId stream);
+  virtual void SendInput(v1::StreamId stream, uint64_t offset, std::string_view data, bool eof,
+                         bool peeked = false) = 0;
+  virtual void Acknowledge(v1::StreamId stream, uint64_t offset) = 0;
+  virtual void SendSignal(int signal, bool by_user_cancel) = 0;
+  virtual void Resize(const v1::TerminalSize& size) = 0;
+  virtual void CloseOutput(v1::StreamId stream) = 0;
   // The sink has passed on the end of an output: the run may be complete.
-  void OutputProgressed() { MaybeFinish(); }
-
- private:
-  enum class State {
-    kWaiting,    // for a placement, which the watch reports
-    kPreparing,  // placed; the current root is being made (Plan::late)
-    kAttaching,  // there is an attempt; its command is not known to run
-    kRunning,
-    kEnding,     // the exit record is here; output and writes may still flow
-    kLeaving,    // the attempt is over; the root for the next one is being made
-    kReporting,  // released; the node's report of its reads may still come
-    kEnded,
-  };
-
-  void OpenWatch();
-  void OnWatchEvent(const v1::JobEvent& event);
-  void OnWatchClosed();
-  void WatchSoon();  // unless attached by then
-  void SettleFromWatch();
-  void Place(const v1::Placement& placement);
-  // Places the job when the current tree is ready.
-  void PrepareLate();
-  // The node of the same attempt has a new address: it was restarted.
-  void Readdress(const v1::Placement& placement);
-  void Connect();
-  void Disconnect();
-  void Retry();
-  void OnTaskMessage(v1::TaskDown message);
-  void OnTaskClosed(const Error& reason);
-  void OnTaskError(const v1::Error& error);
-  void FailFor(const std::string& lost);
-  void OnAttached(const v1::Attached& attached);
-  std::unique_ptr<NodeLinks::ContentUse> UseContent();
-  void OnWrite(v1::WriteBack message);
-  void OnWriteBackEnd(const v1::WriteBackEnd& end);
-  // The writes are kept on the node.
-  void OnKept(const v1::WriteBackEnd& end);
-  void ListenTo(uint64_t view);
-  uint64_t LiveFailed() const;
-  void MarkLive();
-  LiveWrites::Mark MarkOf(uint64_t view) const;
-  void MakeWriteBack();
-  std::string ApplyJournal() const { return std::to_string(plan_.job); }
-  bool Complete() const;
-  void MaybeFinish();
-  // Adds what happened to the command's writes, as it is also in the record at the node.
-  void AddToOutcome(Outcome* outcome);
-  // Reports a repeated notice once, and at the end how often it came.
-  void NoticeOnce(const std::string& text);
-  bool Attached() const { return attempt_ && attempt_->task && attempt_->attached; }
-  bool Preempted() const { return attempt_ && attempt_->preempted(); }
-  void BeginRunning();
-  void MaybeRestart();
-  bool Drained() const;
-  // The attempt is over; the job waits for the next.
-  void Restart(const std::string& notice);
-  void BeginAttempt();
-  void TakeAsPassedOn();
-  void OnOutput(v1::Output output);
-  void OnInputAck(const v1::InputAck& ack);
-  void WantInputs(const v1::Attached* attached);
-  void OnExited(const v1::ExitRecord& record);
-  void FinishWithout(const std::string& reason);
-  void Finish(Outcome outcome);
-  // Waits briefly for the node's report of its reads.
-  void AwaitReport(Outcome outcome);
-  void Reported(std::optional<v1::IoReport> report);
-  void Send(const v1::TaskUp& message);
-
-  EventLoop* const loop_;
-  ControllerClient* const controller_;
-  NodeLinks* const nodes_;
-  SnapshotClient* const snapshots_;
-  const JobRoots* const roots_;
-  LiveWrites* const live_writes_;
-  Traces* const traces_;
-  const RunFiles* const files_;
-  const bool conflicts_fail_;
-  Plan plan_;
-  TreeTable::Pin pin_;
-  State state_ = State::kWaiting;
-  v1::Placement placement_;              // the latest; empty: none yet
-  std::unique_ptr<JobAttempt> attempt_;  // of placement_; null: not started, or over
-  Sink* sink_;
-  bool suspended_ = false;  // the sink is being exchanged: no connection before SetSink
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-
-  std::unique_ptr<WatchStream> watch_;
-  EventLoop::TimerId watch_timer_ = 0;
-  std::optional<v1::JobEvent> last_event_;
-  EventLoop::TimerId settle_timer_ = 0;
-  EventLoop::TimerId report_timer_ = 0;
-  std::optional<Outcome> unreported_;  // complete except for the report
-
-  // Across all attempts.
-  bool ever_attached_ = false;  // a node may have started the command
-  uint64_t fetched_before_ = 0;
-  std::string kept_on_;                      // the node that has kept writes of an earlier attempt
-  v1::Release release_;                      // sent to the node at the end
-  std::map<std::string, uint64_t> notices_;  // how often
-  uint64_t input_acked_ = 0;
-  std::optional<uint64_t> input_taken_;  // where the command stopped reading stdin
-
-  // The live view that the job runs in; between attempts that of the last one.
-  uint64_t live_view_ = 0;
-  uint64_t live_listener_ = 0;
-  std::map<uint64_t, LiveWrites::Mark> live_marks_;  // at the start of the attempt: earlier events belong to others
-
-  // From the user, for the node of this attempt and of the next.
-  std::vector<v1::SendSignal> signals_;  // not sent yet
-  std::optional<v1::TerminalSize> size_;
-  std::set<v1::StreamId> closed_;  // outputs
+  virtual void OutputProgressed() = 0;
 };
 
 }  // namespace vrun::home

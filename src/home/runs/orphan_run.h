@@ -8,10 +8,13 @@
 #include <memory>
 #include <string>
 
+#include "base/io/event_loop.h"
 #include "home/runs/job_run.h"
 #include "home/streams/log_spool.h"
 
 namespace vrun::home {
+
+class ControllerClient;
 
 // Loop thread only.
 class OrphanRun : public JobRun::Sink {

@@ -19,6 +19,8 @@ namespace vrun::home {
 namespace {
 
 constexpr std::string_view kTraced = ".traced";
+constexpr std::string_view kMerge = ".merge";
+constexpr std::string_view kEnds = ".ends";
 
 struct Offsets {
   uint64_t out = 0;
@@ -60,6 +62,30 @@ std::string ReplacePatterns(std::string_view path, Replace replace) {
   return out;
 }
 
+std::string Padded(uint64_t number, size_t width) {
+  std::string out = std::to_string(number);
+  if (out.size() < width) out.insert(0, width - out.size(), '0');
+  return out;
+}
+
+bool Contains(const DetachedFiles& files, std::string_view letters) {
+  bool found = false;
+  for (const std::string* path : {&files.stdout_path, &files.stderr_path}) {
+    (void)ReplacePatterns(*path, [&](const Pattern& p, std::string_view) {
+      found = found || (p.letter != '\0' && letters.find(p.letter) != letters.npos);
+      return "";
+    });
+  }
+  return found;
+}
+
+// As part of a path that is expanded once more.
+std::string NodeInPath(std::string_view node) {
+  std::string name;
+  for (char c : node) name += c == '/' ? "_" : c == '%' ? "%%" : std::string(1, c);
+  return name;
+}
+
 std::string Absolute(const DetachedFiles& files, const std::string& path) {
   return path.empty() ? tree::JoinPath(files.directory, "vrun-%j.out") : path;
 }
@@ -69,27 +95,26 @@ std::string Absolute(const DetachedFiles& files, const std::string& path) {
 std::string ForJob(std::string_view pattern, uint64_t job) {
   return ReplacePatterns(pattern, [&](const Pattern& p, std::string_view text) {
     if (p.letter == '%') return std::string("%");
-    if (p.letter != 'j') return std::string(text);
-    std::string number = std::to_string(job);
-    if (number.size() < p.width) number.insert(0, p.width - number.size(), '0');
-    return number;
+    return p.letter == 'j' ? Padded(job, p.width) : std::string(text);
   });
 }
 
-bool NamesNode(const DetachedFiles& files) {
-  bool found = false;
-  for (const std::string* path : {&files.stdout_path, &files.stderr_path}) {
-    (void)ReplacePatterns(*path, [&](const Pattern& p, std::string_view) {
-      found = found || p.letter == 'N';
-      return "";
-    });
-  }
-  return found;
+bool NamesNode(const DetachedFiles& files) { return Contains(files, "N"); }
+bool NamesRank(const DetachedFiles& files) { return Contains(files, "tnN"); }
+
+std::string ForRank(std::string_view pattern, const RankNames& names) {
+  return ReplacePatterns(pattern, [&](const Pattern& p, std::string_view text) {
+    switch (p.letter) {
+      case 't': return Padded(names.rank, p.width);
+      case 'n': return Padded(names.pod, p.width);
+      case 'N': return NodeInPath(names.node);
+      default: return std::string(text);
+    }
+  });
 }
 
 void SetNode(std::string_view node, DetachedFiles* files) {
-  std::string name;
-  for (char c : node) name += c == '/' ? "_" : c == '%' ? "%%" : std::string(1, c);
+  const std::string name = NodeInPath(node);
   for (std::string* path : {&files->stdout_path, &files->stderr_path}) {
     *path = ReplacePatterns(
         *path, [&](const Pattern& p, std::string_view text) { return p.letter == 'N' ? name : std::string(text); });
@@ -100,6 +125,43 @@ Result<UniqueFd> RunFiles::OpenOutput(const std::string& path, bool fresh) const
   if (path.empty() || path[0] != '/')
     return Error(Code::kInvalid, Escape(path) + ": the path of an output file is not absolute");
   return OpenFile(OnHost(path), O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY | (fresh ? O_TRUNC : 0), 0666);
+}
+
+std::string RunFiles::RankPath(uint64_t job, const DetachedFiles& files, const RankNames& names, bool err) const {
+  const std::string& path = err && !files.stderr_path.empty() ? files.stderr_path : files.stdout_path;
+  return ForJob(ForRank(Absolute(files, path), names), job);
+}
+
+std::string RunFiles::MergeJournal(uint64_t job) const {
+  return MakeDirs(Directory(), 0700) ? Path(job) + std::string(kMerge) : "";
+}
+
+// Not synced: after a crash of the machine nobody waits for the job here.
+void RunFiles::RememberPodEnd(uint64_t job, const v1::ExitRecord& record) const {
+  auto fd = OpenFile(Path(job) + std::string(kEnds), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  if (!fd) return;
+  const std::string bytes = record.SerializeAsString();
+  const uint32_t size = static_cast<uint32_t>(bytes.size());
+  (void)WriteAll(fd->get(), std::string(reinterpret_cast<const char*>(&size), sizeof size) + bytes);
+}
+
+std::vector<v1::ExitRecord> RunFiles::RecallPodEnds(uint64_t job, uint32_t attempt) const {
+  std::vector<v1::ExitRecord> out;
+  const std::string bytes = ReadFile(Path(job) + std::string(kEnds)).value_or("");
+  uint32_t size = 0;
+  for (size_t at = 0; at + sizeof size <= bytes.size(); at += size) {
+    bytes.copy(reinterpret_cast<char*>(&size), sizeof size, at);
+    at += sizeof size;
+    v1::ExitRecord record;
+    if (size > bytes.size() - at || !record.ParseFromArray(bytes.data() + at, static_cast<int>(size))) break;
+    if (record.attempt() == attempt) out.push_back(std::move(record));
+  }
+  return out;
+}
+
+void RunFiles::ForgetGang(uint64_t job) const {
+  ::unlink((Path(job) + std::string(kMerge)).c_str());
+  ::unlink((Path(job) + std::string(kEnds)).c_str());
 }
 
 Status RunFiles::CheckDetached(const DetachedFiles& files) const {
@@ -194,9 +256,10 @@ void RunFiles::ForgetTracedBut(const std::set<uint64_t>& jobs) const {
   std::error_code error;
   for (const auto& file : std::filesystem::directory_iterator(Directory(), error)) {
     const std::string name = file.path().filename();
-    if (!name.ends_with(kTraced)) continue;
     const uint64_t job = std::strtoull(name.c_str(), nullptr, 10);
-    if (!jobs.contains(job)) ForgetTraced(job);
+    if (jobs.contains(job)) continue;
+    if (name.ends_with(kTraced)) ForgetTraced(job);
+    if (name.ends_with(kMerge) || name.ends_with(kEnds)) ForgetGang(job);
   }
 }
 

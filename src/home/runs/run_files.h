@@ -15,8 +15,9 @@
 #include "base/unique_fd.h"
 
 namespace vrun::v1 {
+class ExitRecord;
 class Run;
-}
+}  // namespace vrun::v1
 
 namespace vrun::home {
 
@@ -33,6 +34,15 @@ std::string ForJob(std::string_view pattern, uint64_t job);
 // A path contains %N, which is unknown until the job has a node.
 bool NamesNode(const DetachedFiles& files);
 void SetNode(std::string_view node, DetachedFiles* files);
+// The files of a gang are one for each rank or node: a path contains %t, %n or %N.
+bool NamesRank(const DetachedFiles& files);
+struct RankNames {
+  uint32_t rank = 0;
+  uint32_t pod = 0;
+  std::string node;
+};
+// Replaces %t by the rank, %n by the pod and %N by the node. %j stays.
+std::string ForRank(std::string_view pattern, const RankNames& names);
 // Where the streams of a job's present attempt begin in those of the job.
 struct StreamBases {
   uint32_t attempt = 0;  // 0: unknown
@@ -62,6 +72,19 @@ class RunFiles {
   // New files replace existing ones; the files of a run that has already written are continued.
   Result<DetachedStreams> OpenDetached(uint64_t job, const DetachedFiles& files) const;
 
+  // The path of a rank's stdout, or of its stderr (`err`).
+  std::string RankPath(uint64_t job, const DetachedFiles& files, const RankNames& names, bool err) const;
+  // A file in the root, for appending. `fresh`: it is emptied first.
+  Result<UniqueFd> OpenOutput(const std::string& path, bool fresh) const;
+
+  // runs/JOB.merge: see gang/merge_journal.h. "" if there is no such directory.
+  std::string MergeJournal(uint64_t job) const;
+  // runs/JOB.ends: the records of a gang's pods that have ended, with all output and writes home.
+  void RememberPodEnd(uint64_t job, const v1::ExitRecord& record) const;
+  std::vector<v1::ExitRecord> RecallPodEnds(uint64_t job, uint32_t attempt) const;
+  // Both files.
+  void ForgetGang(uint64_t job) const;
+
   // runs/JOB, durable.
   Status RememberDetached(uint64_t job, const DetachedFiles& files) const;
   // kNotFound: that job is no detached run of this home.
@@ -82,7 +105,7 @@ class RunFiles {
   void RememberTraced(uint64_t job, const v1::Run& run) const;
   std::optional<v1::Run> RecallTraced(uint64_t job) const;  // the command as TracedPart, explain_io
   void ForgetTraced(uint64_t job) const;
-  // Deletes it for all jobs not in `jobs`: they ended while there was no home.
+  // Deletes it, and what belongs to gangs, for all jobs not in `jobs`: they ended while there was no home.
   void ForgetTracedBut(const std::set<uint64_t>& jobs) const;
 
   // runs/JOB.withheld: a job's writes are kept on its node because they could not be applied.
@@ -101,7 +124,6 @@ class RunFiles {
   std::string Path(uint64_t job) const { return Directory() + "/" + std::to_string(job); }
   std::string ApplyJournal(const std::string& name) const { return state_directory_ + "/apply/" + name; }
   std::string OnHost(const std::string& path) const { return root_ == "/" ? path : root_ + path; }
-  Result<UniqueFd> OpenOutput(const std::string& path, bool fresh) const;
 
   const std::string root_;
   const std::string state_directory_;

@@ -11,6 +11,7 @@
 #include "home/runs/command/job_environment.h"
 #include "home/streams/log_spool.h"
 #include "jobs/ending.h"
+#include "jobs/gang.h"
 
 namespace vrun::home {
 namespace {
@@ -94,6 +95,15 @@ void Runs::StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run
   if (run.spec().command().descriptors_size() > 0 && (run.detached() || run.spec().scheduling().requeue())) {
     return client->SendError(Error(Code::kInvalid, "a command that may be started again cannot be given /dev/fd/" +
                                                        std::to_string(run.spec().command().descriptors(0).number())));
+  }
+  if (IsGang(run.spec().gang())) {
+    if (run.spec().command().terminal()) {
+      return client->SendError(Error(Code::kInvalid, "a job of several processes has no terminal: leave -T out"));
+    }
+    if (run.spec().command().descriptors_size() > 0) {
+      return client->SendError(Error(Code::kInvalid, "a job of several processes cannot be given /dev/fd/" +
+                                                         std::to_string(run.spec().command().descriptors(0).number())));
+    }
   }
   std::unique_ptr<AttachedRun> attached;
   if (run.detached()) {
@@ -404,6 +414,7 @@ void Runs::TellEnds(const std::set<uint64_t>& not_over) {
       if (!reply || !IsEnd(reply->info().state())) return;
       // Nothing is left on its node: it waits only for the controller's report.
       reply->clear_placement();
+      reply->clear_placements();
       TakeUp(job, *reply, nullptr);
     });
   }
@@ -430,8 +441,11 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::TreePtr tree) {
   }
   plan.requeue = reply.info().scheduling().requeue();
   plan.live = reply.info().live_view();
+  plan.gang = reply.info().gang();
+  // The first pod may be over already.
+  if (reply.placements_size() > 0) plan.placement = reply.placements(0);
   if (reply.has_placement()) plan.placement = reply.placement();
-  plan.late = plan.tree && !reply.has_placement() && !roots_->frozen().Begun(job) &&
+  plan.late = plan.tree && !plan.placement && !roots_->frozen().Begun(job) &&
               AttachedRun::ComesAfterOthers(reply.info().scheduling());
   plan.frozen = !plan.live && roots_->frozen().Begun(job);
   if (plan.frozen && !roots_->frozen().Has(job)) plan.tree.reset();
@@ -439,10 +453,11 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::TreePtr tree) {
     AttachedRun::Options options;
     options.detached = true;
     entry.attached = Attach(nullptr, options);
-    Status taken = entry.attached->TakeFiles(job, *files);
+    Status taken = entry.attached->TakeFiles(job, *files, plan.gang);
     if (taken) {
       plan.detached = true;
       plan.exposed = files->exposed;
+      plan.rank_files = entry.attached->rank_files();
       // It has not begun; it is frozen when it does.
       if (plan.late && !plan.live && roots_->frozen().enabled())
         plan.freeze = entry.attached->LateFreeze(files->directory);

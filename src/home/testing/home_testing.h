@@ -177,6 +177,10 @@ class HomeTest : public testing::Test {
       uint64_t& job = jobs_by_request_[request.request_id()];
       if (job == 0) job = ++last_job_;
       states_[job] = place_ ? v1::RUNNING : v1::PENDING;
+      if (request.spec().has_gang()) {
+        gangs_[job] = request.spec().gang();
+        pods_ = std::max(1u, request.spec().gang().pods());
+      }
       v1::SubmitReply reply;
       reply.set_job(job);
       if (place_) *reply.mutable_placement() = PlacementOf(job);
@@ -206,6 +210,12 @@ class HomeTest : public testing::Test {
         *reply.mutable_info()->mutable_exit() = r->second;
       else
         *reply.mutable_placement() = PlacementOf(request.job());
+      if (auto g = gangs_.find(request.job()); g != gangs_.end()) {
+        *reply.mutable_info()->mutable_gang() = g->second;
+        for (uint32_t pod = 0; pod < pods_ && reply.has_placement(); ++pod)
+          *reply.add_placements() = PodPlacement(request.job(), pod);
+        if (reply.has_placement()) *reply.mutable_placement() = reply.placements(0);
+      }
       return reply.SerializeAsString();
     });
     unary("List", [this](const std::string& bytes) -> Result<std::string> {
@@ -238,6 +248,15 @@ class HomeTest : public testing::Test {
     p.set_node("n1");
     p.add_addresses(node_address_);
     p.set_token("token");
+    return p;
+  }
+  // Of one pod of the present attempt of a gang. All nodes are the same server here.
+  v1::Placement PodPlacement(uint64_t job, uint32_t pod) {
+    v1::Placement p = PlacementOf(job);
+    p.set_attempt(attempt_);
+    p.set_epoch(attempt_);
+    p.set_pod(pod);
+    p.set_node("n" + std::to_string(pod + 1));
     return p;
   }
   void Ended(uint64_t job, const v1::ExitRecord& record) {
@@ -505,6 +524,9 @@ class HomeTest : public testing::Test {
   std::map<uint64_t, v1::JobState> states_;
   std::map<uint64_t, v1::ExitRecord> records_;
   std::map<uint64_t, int> cancelled_;
+  std::map<uint64_t, v1::Gang> gangs_;
+  uint32_t pods_ = 1;  // of the present attempt of a gang
+  uint32_t attempt_ = 1;
 };
 
 }  // namespace vrun::home

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of JobRun that joins the streams of a job's attempts and moves from one attempt to the next.
+// The part of PodRun that joins the streams of a job's attempts and moves from one attempt to the next.
 #include <algorithm>
 
 #include "base/escape.h"
 #include "base/log.h"
 #include "home/links/controller_client.h"
-#include "home/runs/job_run.h"
+#include "home/runs/pod/pod_run.h"
 
 namespace vrun::home {
 
@@ -13,9 +13,14 @@ namespace vrun::home {
 
 // Its streams begin where those of the attempt before ended: as recorded by an earlier home, or as far as the sink has
 // them.
-void JobRun::BeginAttempt() {
+void PodRun::BeginAttempt() {
   const uint32_t attempt = placement_.attempt();
-  StreamBases bases = files_->RecallBases(plan_.job);
+  StreamBases bases;
+  if (plan_.one_attempt) {
+    bases.attempt = attempt;
+  } else {
+    bases = files_->RecallBases(plan_.job);
+  }
   if (bases.attempt != attempt) {
     bases = {.attempt = attempt, .out = {0, 0}, .in = input_acked_};
     if (attempt > 1) {
@@ -37,13 +42,13 @@ void JobRun::BeginAttempt() {
 }
 
 // What the sink already has needs no acknowledgement from it.
-void JobRun::TakeAsPassedOn() {
+void PodRun::TakeAsPassedOn() {
   for (v1::StreamId stream : {v1::STDOUT, v1::STDERR}) {
     attempt_->outputs[stream == v1::STDERR].acked = sink_->OutputWanted(stream);
   }
 }
 
-void JobRun::OnOutput(v1::Output output) {
+void PodRun::OnOutput(v1::Output output) {
   if (output.stream() == v1::STDIN) return;
   if (output.stream() > v1::STDERR) {
     // Never for a job that may be restarted (Runs::StartRun), so there is one attempt.
@@ -55,7 +60,7 @@ void JobRun::OnOutput(v1::Output output) {
   const uint64_t offset = attempt_->bases.out[i] + output.offset();
   mine.received = std::max(mine.received, offset + output.data().size());
   // Another attempt may continue the stream: its end is passed on at the end of the job.
-  const bool last = !plan_.requeue || (attempt_->record && !Preempted());
+  const bool last = !MayFollow() || (attempt_->record && !Preempted());
   if (output.eof() && !last) mine.end_is_held = true;
   if (!output.data().empty() || (output.eof() && last)) {
     sink_->OnOutput(output.stream(), offset, std::move(*output.mutable_data()), output.eof() && last);
@@ -63,7 +68,7 @@ void JobRun::OnOutput(v1::Output output) {
   MaybeFinish();
 }
 
-void JobRun::OnInputAck(const v1::InputAck& ack) {
+void PodRun::OnInputAck(const v1::InputAck& ack) {
   std::optional<uint64_t> taken;
   const bool more = ack.stream() > v1::STDERR;
   if (ack.closed() && ack.has_taken()) taken = (more ? 0 : attempt_->bases.in) + ack.taken();
@@ -71,11 +76,11 @@ void JobRun::OnInputAck(const v1::InputAck& ack) {
   input_acked_ = std::max(input_acked_, attempt_->bases.in + ack.offset());
   if (taken) input_taken_ = taken;
   // What this attempt does not read, the next one may.
-  sink_->OnInputAcked(v1::STDIN, input_acked_, ack.closed() && !plan_.requeue, taken);
+  sink_->OnInputAcked(v1::STDIN, input_acked_, ack.closed() && !MayFollow(), taken);
 }
 
 // Requests inputs from the node's offsets; without `attached`, all of them.
-void JobRun::WantInputs(const v1::Attached* attached) {
+void PodRun::WantInputs(const v1::Attached* attached) {
   sink_->OnInputWanted(v1::STDIN, attempt_->bases.in + (attached != nullptr ? attached->input_offset() : 0));
   for (const v1::Descriptor& d : sink_->Descriptors()) {
     if (d.output()) continue;
@@ -89,7 +94,7 @@ void JobRun::WantInputs(const v1::Attached* attached) {
   }
 }
 
-void JobRun::OnExited(const v1::ExitRecord& record) {
+void PodRun::OnExited(const v1::ExitRecord& record) {
   attempt_->record = record;
   if (state_ < State::kEnding) state_ = State::kEnding;
   if (Preempted()) {
@@ -104,7 +109,7 @@ void JobRun::OnExited(const v1::ExitRecord& record) {
   MaybeFinish();
 }
 
-void JobRun::OnKept(const v1::WriteBackEnd& end) {
+void PodRun::OnKept(const v1::WriteBackEnd& end) {
   if (Preempted()) {
     if (end.entries() > 0) kept_on_ = node();
   } else if (end.entries() > 0) {
@@ -118,7 +123,7 @@ void JobRun::OnKept(const v1::WriteBackEnd& end) {
 }
 
 // All output of the attempt was passed on.
-bool JobRun::Drained() const {
+bool PodRun::Drained() const {
   if (attempt_->record->started_us() == 0) return true;
   for (v1::StreamId stream : {v1::STDOUT, v1::STDERR}) {
     const JobAttempt::Output& output = attempt_->outputs[stream == v1::STDERR];
@@ -128,7 +133,7 @@ bool JobRun::Drained() const {
   return true;
 }
 
-void JobRun::MaybeRestart() {
+void PodRun::MaybeRestart() {
   if (state_ != State::kEnding || attempt_->writes != JobAttempt::Writes::kFinished || !Drained()) return;
   if (attempt_->failed_writes > 0) {
     // The next attempt would not find what this one has saved.
@@ -147,7 +152,7 @@ void JobRun::MaybeRestart() {
   });
 }
 
-void JobRun::Restart(const std::string& notice) {
+void PodRun::Restart(const std::string& notice) {
   if (ended() || !attempt_) return;
   if (!notice.empty()) {
     sink_->OnNotice(notice + ": job " + std::to_string(plan_.job) + " waits, and is started again from its beginning");
@@ -180,7 +185,7 @@ void JobRun::Restart(const std::string& notice) {
 
 // --- calls of the sink ---
 
-void JobRun::Suspend(Sink* sink) {
+void PodRun::Suspend(Sink* sink) {
   sink_ = sink;
   if (ended()) return;
   suspended_ = true;
@@ -189,7 +194,7 @@ void JobRun::Suspend(Sink* sink) {
   Disconnect();
 }
 
-void JobRun::SetSink(Sink* sink) {
+void PodRun::SetSink(Sink* sink) {
   sink_ = sink;
   suspended_ = false;
   if (ended() || !attempt_) return;
@@ -200,11 +205,11 @@ void JobRun::SetSink(Sink* sink) {
   Connect();
 }
 
-void JobRun::Send(const v1::TaskUp& message) {
+void PodRun::Send(const v1::TaskUp& message) {
   if (Attached()) attempt_->task->Send(message);
 }
 
-void JobRun::SendInput(v1::StreamId stream, uint64_t offset, std::string_view data, bool eof, bool peeked) {
+void PodRun::SendInput(v1::StreamId stream, uint64_t offset, std::string_view data, bool eof, bool peeked) {
   if (!Attached()) return;
   const uint64_t base = stream == v1::STDIN ? attempt_->bases.in : 0;
   if (offset < base) return;
@@ -217,7 +222,7 @@ void JobRun::SendInput(v1::StreamId stream, uint64_t offset, std::string_view da
   attempt_->task->Send(up);
 }
 
-void JobRun::Acknowledge(v1::StreamId stream, uint64_t offset) {
+void PodRun::Acknowledge(v1::StreamId stream, uint64_t offset) {
   if (stream > v1::STDERR) {
     v1::TaskUp up;
     up.mutable_ack()->set_stream(stream);
@@ -237,7 +242,7 @@ void JobRun::Acknowledge(v1::StreamId stream, uint64_t offset) {
   if (Preempted()) MaybeRestart();
 }
 
-void JobRun::SendSignal(int signal, bool by_user_cancel) {
+void PodRun::SendSignal(int signal, bool by_user_cancel) {
   v1::TaskUp up;
   up.mutable_signal()->set_signal(signal);
   up.mutable_signal()->set_by_user_cancel(by_user_cancel);
@@ -245,14 +250,14 @@ void JobRun::SendSignal(int signal, bool by_user_cancel) {
   if (signals_.size() < 64) signals_.push_back(up.signal());
 }
 
-void JobRun::Resize(const v1::TerminalSize& size) {
+void PodRun::Resize(const v1::TerminalSize& size) {
   size_ = size;
   v1::TaskUp up;
   *up.mutable_resize() = size;
   Send(up);
 }
 
-void JobRun::CloseOutput(v1::StreamId stream) {
+void PodRun::CloseOutput(v1::StreamId stream) {
   closed_.insert(stream);
   v1::TaskUp up;
   up.mutable_close_output()->set_stream(stream);

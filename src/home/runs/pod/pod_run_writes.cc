@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// JobRun: brings the command's writes home, for a batch job at its end, for a live job continuously.
+// PodRun: brings the command's writes home, for a batch job at its end, for a live job continuously.
 #include <utility>
 
 #include "base/clock.h"
-#include "home/runs/job_run.h"
+#include "home/runs/pod/pod_run.h"
 #include "home/serve/live_writes.h"
 
 namespace vrun::home {
@@ -17,12 +17,18 @@ constexpr int64_t kBlockedRetryMicros = 5'000'000;
 
 }  // namespace
 
-void JobRun::MakeWriteBack() {
+// JOB, or JOB.POD for the further pods of a gang.
+std::string PodRun::ApplyJournal() const {
+  return std::to_string(plan_.job) + (pod() == 0 ? "" : "." + std::to_string(pod()));
+}
+
+void PodRun::MakeWriteBack() {
   if (attempt_->write_back) return;
   ApplyOptions options;
   options.root = files_->root();
   options.job = plan_.job;
   options.attempt = placement_.attempt();
+  options.pod = pod();
   options.exposed = plan_.exposed;
   options.journal = files_->MakeApplyJournal(ApplyJournal());
   roots_->AddTo(&options, plan_.tree);
@@ -62,7 +68,7 @@ void JobRun::MakeWriteBack() {
                             }});
 }
 
-void JobRun::OnWrite(v1::WriteBack message) {
+void PodRun::OnWrite(v1::WriteBack message) {
   if (attempt_->writes == JobAttempt::Writes::kNone) {
     attempt_->writes = JobAttempt::Writes::kComing;
     sink_->OnProgress(v1::COMPLETING, "writing home", node());
@@ -71,7 +77,7 @@ void JobRun::OnWrite(v1::WriteBack message) {
   attempt_->write_back->Apply(std::move(message));
 }
 
-void JobRun::OnWriteBackEnd(const v1::WriteBackEnd& end) {
+void PodRun::OnWriteBackEnd(const v1::WriteBackEnd& end) {
   if (attempt_->writes == JobAttempt::Writes::kFinished) return MaybeFinish();
   if (end.kept()) return OnKept(end);
   if (end.view() == 0) {
@@ -90,7 +96,7 @@ void JobRun::OnWriteBackEnd(const v1::WriteBackEnd& end) {
   live_writes_->WhenDurable(end.view(), end.sequence(), [loop = loop_, durable] { loop->Post(durable); });
 }
 
-std::string JobRun::live_state() const {
+std::string PodRun::live_state() const {
   if (!plan_.live || !started()) return "";
   std::string state;
   const NodeLinks::ContentUse* content = attempt_->content.get();
@@ -102,12 +108,12 @@ std::string JobRun::live_state() const {
          "no connection to its node: it does not see changes at home, and its writes wait there";
 }
 
-uint64_t JobRun::LiveFailed() const {
+uint64_t PodRun::LiveFailed() const {
   return live_view_ == 0 ? 0 : live_writes_->Failed(live_view_) - MarkOf(live_view_).failed;
 }
 
 // Before the node can start it: its first writes may arrive before we know that it runs.
-void JobRun::MarkLive() {
+void PodRun::MarkLive() {
   live_writes_->Expect(plan_.job);
   auto marks = live_writes_->Marks();
   // the view of the attempt before, which still has our listener
@@ -115,13 +121,13 @@ void JobRun::MarkLive() {
   live_marks_ = std::move(marks);
 }
 
-LiveWrites::Mark JobRun::MarkOf(uint64_t view) const {
+LiveWrites::Mark PodRun::MarkOf(uint64_t view) const {
   const auto it = live_marks_.find(view);
   return it == live_marks_.end() ? LiveWrites::Mark{} : it->second;
 }
 
 // Failures are reported to all jobs in the view, since nobody knows whose write it was.
-void JobRun::ListenTo(uint64_t view) {
+void PodRun::ListenTo(uint64_t view) {
   if (view == 0 || view == live_view_) return;
   if (live_view_ != 0) live_writes_->Unlisten(live_view_, live_listener_);
   live_view_ = view;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "home/runs/write_back.h"
+#include "home/runs/pod/write_back.h"
 
 #include "base/escape.h"
 #include "base/files.h"

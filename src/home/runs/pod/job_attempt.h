@@ -13,13 +13,13 @@
 #include "base/io/event_loop.h"
 #include "base/result.h"
 #include "home/links/node_links.h"
+#include "home/runs/pod/write_back.h"
 #include "home/runs/run_files.h"
-#include "home/runs/write_back.h"
 #include "proto/control.pb.h"
 
 namespace vrun::home {
 
-// Data of JobRun, which changes it. Loop thread only.
+// Data of PodRun, which changes it. Loop thread only.
 struct JobAttempt {
   static constexpr int64_t kFirstRetryMicros = 50'000;
 

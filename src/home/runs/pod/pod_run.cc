@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "home/runs/job_run.h"
+#include "home/runs/pod/pod_run.h"
 
 #include <algorithm>
 #include <csignal>
@@ -30,7 +30,7 @@ std::string Ordinal(uint32_t n) {
 
 }  // namespace
 
-JobRun::JobRun(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes, SnapshotClient* snapshots,
+PodRun::PodRun(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes, SnapshotClient* snapshots,
                const JobRoots* roots, LiveWrites* live_writes, Traces* traces, const RunFiles* files,
                bool conflicts_fail, Plan plan, Sink* sink)
     : loop_(loop),
@@ -47,13 +47,13 @@ JobRun::JobRun(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes, 
   if (plan_.tree) pin_ = roots_->Pin(plan_.tree, plan_.exposed);
 }
 
-JobRun::~JobRun() {
+PodRun::~PodRun() {
   *alive_ = false;
   if (live_view_ != 0) live_writes_->Unlisten(live_view_, live_listener_);
   for (EventLoop::TimerId timer : {watch_timer_, settle_timer_, report_timer_}) loop_->Cancel(timer);
 }
 
-void JobRun::Start() {
+void PodRun::Start() {
   if (plan_.placement) {
     Place(*plan_.placement);
   } else {
@@ -63,21 +63,24 @@ void JobRun::Start() {
 
 // --- events of the controller ---
 
-void JobRun::OpenWatch() {
+void PodRun::OpenWatch() {
   if (watch_ || ended() || state_ == State::kLeaving) return;
-  watch_ = controller_->Watch(plan_.job, {.on_message = [this](v1::JobEvent event) { OnWatchEvent(event); },
-                                          .on_closed = [this](Error) { OnWatchClosed(); }});
+  // Of a gang, each pod has its own placement and exit record.
+  const uint32_t pod = plan_.placement ? plan_.placement->pod() : 0;
+  watch_ = controller_->Watch(plan_.job, pod,
+                              {.on_message = [this](v1::JobEvent event) { OnWatchEvent(event); },
+                               .on_closed = [this](Error) { OnWatchClosed(); }});
   if (!watch_) OnWatchClosed();
 }
 
-void JobRun::OnWatchClosed() {
+void PodRun::OnWatchClosed() {
   watch_.reset();
   // An unreachable controller stops nothing; it is asked again for as long as we depend on its answer.
   if (last_event_ && IsEnd(last_event_->state())) return;
   WatchSoon();
 }
 
-void JobRun::WatchSoon() {
+void PodRun::WatchSoon() {
   if (ended() || Attached() || watch_ || watch_timer_ != 0) return;
   watch_timer_ = loop_->After(kWatchRetryMicros, [this] {
     watch_timer_ = 0;
@@ -85,13 +88,14 @@ void JobRun::WatchSoon() {
   });
 }
 
-void JobRun::OnWatchEvent(const v1::JobEvent& event) {
+void PodRun::OnWatchEvent(const v1::JobEvent& event) {
   // Events during leaving are repeated when the next attempt may begin.
   if (state_ == State::kLeaving || state_ == State::kReporting) return;
   last_event_ = event;
   LogDebug("job {}: the controller says {}", plan_.job, v1::JobState_Name(event.state()));
   if (event.has_placement()) {
     const bool newer = event.placement().epoch() > placement_.epoch();
+    if (newer && plan_.one_attempt) return Supersede("");
     // The unfinished state of the last attempt must be dropped before the next begins.
     if (newer && attempt_) return Restart("");
     if (newer && !IsEnd(event.state())) {
@@ -100,6 +104,7 @@ void JobRun::OnWatchEvent(const v1::JobEvent& event) {
       Readdress(event.placement());
     }
   } else if (event.state() == v1::PENDING) {
+    if (plan_.one_attempt) return Supersede("the job has lost node " + Escape(node()));
     if (attempt_) return Restart("the job has lost its node");
     state_ = State::kWaiting;
   }
@@ -111,6 +116,8 @@ void JobRun::OnWatchEvent(const v1::JobEvent& event) {
     return;
   }
   if (event.state() != v1::LOST && !IsEnd(event.state())) return;
+  // The controller decides what that means for the other pods, and then for the job.
+  if (event.state() == v1::LOST && plan_.one_attempt) return;
   // While the node answers, its report comes with the output; the controller's is used only when it does not.
   if (!Attached()) return SettleFromWatch();
   if (settle_timer_ != 0) return;
@@ -121,7 +128,7 @@ void JobRun::OnWatchEvent(const v1::JobEvent& event) {
   });
 }
 
-void JobRun::SettleFromWatch() {
+void PodRun::SettleFromWatch() {
   const v1::JobEvent& event = *last_event_;
   if (event.state() == v1::LOST) {
     return FinishWithout("node " + Escape(node()) + " is lost: the outcome is unknown");
@@ -162,7 +169,7 @@ void JobRun::SettleFromWatch() {
 
 // --- the node ---
 
-void JobRun::PrepareLate() {
+void PodRun::PrepareLate() {
   if (std::exchange(state_, State::kPreparing) == State::kPreparing) return;
   roots_->Current(plan_.exposed, [this, alive = alive_](Result<tree::TreePtr> tree) {
     if (!*alive || state_ != State::kPreparing) return;
@@ -176,7 +183,7 @@ void JobRun::PrepareLate() {
   });
 }
 
-void JobRun::Place(const v1::Placement& placement) {
+void PodRun::Place(const v1::Placement& placement) {
   placement_ = placement;
   if (plan_.late) return PrepareLate();
   BeginAttempt();
@@ -187,7 +194,7 @@ void JobRun::Place(const v1::Placement& placement) {
   WatchSoon();
 }
 
-void JobRun::Readdress(const v1::Placement& placement) {
+void PodRun::Readdress(const v1::Placement& placement) {
   const auto& addresses = placement.addresses();
   auto& known = *placement_.mutable_addresses();
   if (std::equal(addresses.begin(), addresses.end(), known.begin(), known.end())) return;
@@ -202,14 +209,14 @@ void JobRun::Readdress(const v1::Placement& placement) {
   Connect();
 }
 
-void JobRun::Disconnect() {
+void PodRun::Disconnect() {
   if (!attempt_ || !attempt_->task) return;
   attempt_->task.reset();
   attempt_->attached = false;
   sink_->OnDisconnected();
 }
 
-void JobRun::Connect() {
+void PodRun::Connect() {
   if (ended() || suspended_ || !attempt_ || attempt_->task) return;
   if (placement_.addresses_size() == 0) return FinishWithout("node " + Escape(node()) + " has no address");
   const size_t next = attempt_->next_address++ % static_cast<size_t>(placement_.addresses_size());
@@ -228,6 +235,7 @@ void JobRun::Connect() {
   attach->set_job(plan_.job);
   attach->set_attempt(placement_.attempt());
   attach->set_token(placement_.token());
+  attach->set_pod(pod());
   attach->set_home_id(nodes_->home_id());
   if (plan_.tree) attach->set_tree(std::string(plan_.tree->id.view()));
   if (plan_.live) {
@@ -268,7 +276,7 @@ void JobRun::Connect() {
   attempt_->task->Send(up);
 }
 
-void JobRun::Retry() {
+void PodRun::Retry() {
   if (ended() || suspended_ || !attempt_ || attempt_->retry_timer != 0) return;
   int64_t now = MonotonicMicros();
   if (attempt_->lost_since == 0) attempt_->lost_since = now;
@@ -289,7 +297,7 @@ void JobRun::Retry() {
   if (round_over) attempt_->delay = std::min(attempt_->delay * 2, kLastRetryMicros);
 }
 
-void JobRun::OnTaskClosed(const Error& reason) {
+void PodRun::OnTaskClosed(const Error& reason) {
   bool was_attached = attempt_->attached;
   Disconnect();
   if (ended()) return;
@@ -303,7 +311,7 @@ void JobRun::OnTaskClosed(const Error& reason) {
   Retry();
 }
 
-void JobRun::OnTaskError(const v1::Error& error) {
+void PodRun::OnTaskError(const v1::Error& error) {
   attempt_->last_error = Escape(error.message());
   Code code = static_cast<Code>(error.code());
   LogInfo("job {}: node {}: {}", plan_.job, Escape(node()), attempt_->last_error);
@@ -322,7 +330,7 @@ void JobRun::OnTaskError(const v1::Error& error) {
   if (last_event_ && IsEnd(last_event_->state())) SettleFromWatch();
 }
 
-void JobRun::OnTaskMessage(v1::TaskDown message) {
+void PodRun::OnTaskMessage(v1::TaskDown message) {
   switch (message.body_case()) {
     case v1::TaskDown::kAttached: return OnAttached(message.attached());
     case v1::TaskDown::kStarted:
@@ -356,14 +364,14 @@ void JobRun::OnTaskMessage(v1::TaskDown message) {
 }
 
 // The job should see the root as it was: what it does without that file is worthless.
-void JobRun::FailFor(const std::string& lost) {
+void PodRun::FailFor(const std::string& lost) {
   v1::TaskUp up;
   up.mutable_signal()->set_signal(SIGTERM);
   up.mutable_signal()->set_content_lost(lost);
   attempt_->task->Send(up);
 }
 
-void JobRun::OnAttached(const v1::Attached& attached) {
+void PodRun::OnAttached(const v1::Attached& attached) {
   bool first = !std::exchange(attempt_->attached, true);
   ever_attached_ = true;
   attempt_->lost_since = 0;
@@ -396,13 +404,13 @@ void JobRun::OnAttached(const v1::Attached& attached) {
   WantInputs(&attached);
 }
 
-void JobRun::BeginRunning() {
+void PodRun::BeginRunning() {
   state_ = State::kRunning;
   sink_->OnProgress(v1::RUNNING, "running on " + Escape(node()), node());
   sink_->OnStarted();
 }
 
-std::unique_ptr<NodeLinks::ContentUse> JobRun::UseContent() {
+std::unique_ptr<NodeLinks::ContentUse> PodRun::UseContent() {
   if (!plan_.snapshot) return nodes_->UseContent(attempt_->content_addresses, placement_);
   return snapshots_->Serve(*plan_.snapshot, attempt_->content_addresses, placement_, plan_.trace,
                            [this](const Error& error) { sink_->OnNotice(error.message()); });
@@ -411,7 +419,7 @@ std::unique_ptr<NodeLinks::ContentUse> JobRun::UseContent() {
 // --- the end ---
 
 // The exit record is here, and all output and writes are home.
-bool JobRun::Complete() const {
+bool PodRun::Complete() const {
   if (!attempt_ || !attempt_->record || attempt_->writes != JobAttempt::Writes::kFinished) return false;
   bool ended = sink_->OutputEnded(v1::STDOUT) && sink_->OutputEnded(v1::STDERR);
   for (const v1::Descriptor& d : sink_->Descriptors()) {
@@ -421,7 +429,7 @@ bool JobRun::Complete() const {
   return ended || attempt_->record->started_us() == 0;
 }
 
-void JobRun::MaybeFinish() {
+void PodRun::MaybeFinish() {
   if (Preempted()) return MaybeRestart();
   if (state_ != State::kEnding || !Complete()) return;
   Outcome outcome;
@@ -454,7 +462,7 @@ void JobRun::MaybeFinish() {
   Finish(std::move(outcome));
 }
 
-void JobRun::AddToOutcome(Outcome* outcome) {
+void PodRun::AddToOutcome(Outcome* outcome) {
   if (release_.conflicts() > 0) {
     outcome->record->set_conflicts(release_.conflicts());
     *outcome->record->mutable_conflict() = release_.conflict();
@@ -476,7 +484,7 @@ void JobRun::AddToOutcome(Outcome* outcome) {
   outcome->reason = release_.failed();
 }
 
-void JobRun::AwaitReport(Outcome outcome) {
+void PodRun::AwaitReport(Outcome outcome) {
   state_ = State::kReporting;
   attempt_->task.reset();
   unreported_ = std::move(outcome);
@@ -488,7 +496,7 @@ void JobRun::AwaitReport(Outcome outcome) {
   });
 }
 
-void JobRun::Reported(std::optional<v1::IoReport> report) {
+void PodRun::Reported(std::optional<v1::IoReport> report) {
   loop_->Cancel(std::exchange(report_timer_, 0));
   if (state_ != State::kReporting) return;
   Outcome outcome = *std::exchange(unreported_, std::nullopt);
@@ -496,7 +504,7 @@ void JobRun::Reported(std::optional<v1::IoReport> report) {
   Finish(std::move(outcome));
 }
 
-void JobRun::FinishWithout(const std::string& reason) {
+void PodRun::FinishWithout(const std::string& reason) {
   Outcome outcome;
   outcome.reason = reason;
   // Nobody here can take part in another attempt.
@@ -523,19 +531,32 @@ void JobRun::FinishWithout(const std::string& reason) {
   Finish(std::move(outcome));
 }
 
-void JobRun::NoticeOnce(const std::string& text) {
+// The controller has gone on: nothing more comes from this attempt.
+void PodRun::Supersede(const std::string& reason) {
+  Outcome outcome;
+  if (attempt_ && attempt_->record) {
+    outcome.record = attempt_->record;
+    outcome.exit_status = ExitStatus(*attempt_->record);
+    outcome.state = EndState(*attempt_->record);
+  }
+  outcome.reason = reason;
+  outcome.superseded = true;
+  Finish(std::move(outcome));
+}
+
+void PodRun::NoticeOnce(const std::string& text) {
   constexpr size_t kMost = 10'000;
   if (notices_.size() < kMost && ++notices_[text] > 1) return;
   sink_->OnNotice(text);
 }
 
-void JobRun::Finish(Outcome outcome) {
+void PodRun::Finish(Outcome outcome) {
   if (std::exchange(state_, State::kEnded) == State::kEnded) return;
   for (const auto& [text, times] : notices_) {
     if (times > 1) sink_->OnNotice(text + " (" + std::to_string(times) + " times)");
   }
-  if (placement_.attempt() > 1) files_->ForgetBases(plan_.job);
-  if (plan_.frozen) roots_->frozen().Forget(plan_.job);
+  if (placement_.attempt() > 1 && !plan_.one_attempt) files_->ForgetBases(plan_.job);
+  if (plan_.frozen && !plan_.one_attempt) roots_->frozen().Forget(plan_.job);
   if (!plan_.live) files_->ForgetApplyJournal(ApplyJournal());
   outcome.node = outcome.record && !outcome.record->node().empty() ? outcome.record->node() : node();
   outcome.attempt = placement_.attempt();
