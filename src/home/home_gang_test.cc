@@ -341,7 +341,7 @@ TEST_F(HomeGangTest, APreemptedGangStartsAgainWithAnotherNumberOfPods) {
   v1::JobEvent event;
   event.set_state(v1::PENDING);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     *event.mutable_placement() = PodPlacement(job, 0);  // the controller does not know of the release yet
   }
   watch->Send(event);
@@ -351,7 +351,7 @@ TEST_F(HomeGangTest, APreemptedGangStartsAgainWithAnotherNumberOfPods) {
   EXPECT_EQ(told.notice().text(), "preempted: job 9 needs its room: job " + std::to_string(job) +
                                       " waits, and is started again from its beginning");
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     attempt_ = 2;
     pods_ = 2;
     event.set_state(v1::STARTING);
@@ -392,7 +392,7 @@ TEST_F(HomeGangTest, AGangThatCouldNotStartWaitsAgain) {
   event.set_state(v1::PENDING);
   watch->Send(event);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     attempt_ = 2;
     event.set_state(v1::STARTING);
     *event.mutable_placement() = PodPlacement(job, 0);
@@ -405,7 +405,7 @@ TEST_F(HomeGangTest, AGangThatCouldNotStartWaitsAgain) {
 
 TEST_F(HomeGangTest, CancelledWhileWaiting) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     place_ = false;
   }
   Client client = StartRun(Gang(2));

@@ -10,6 +10,7 @@
 #include "cli/base/table.h"
 #include "cli/request/scheduling.h"
 #include "cli/request/wishes.h"
+#include "jobs/gang.h"
 
 namespace vrun::cli {
 namespace {
@@ -126,6 +127,57 @@ void WriteResources(const v1::Resources& r, JsonWriter* json) {
   json->Key("gpus").Uint(r.gpus()).Key("gpu_type").String(r.gpu_type()).EndObject();
 }
 
+namespace {
+
+void WritePods(const v1::JobInfo& job, JsonWriter* json) {
+  const uint32_t ranks = RanksPerPod(job.gang());
+  json->BeginArray();
+  for (const v1::PodInfo& pod : job.pods()) {
+    json->BeginObject().Key("pod").Uint(pod.pod()).Key("node").String(pod.node());
+    json->Key("state").String(StateName(pod.state())).Key("gpu_mask").Uint(pod.gpu_mask()).Key("ranks").BeginArray();
+    if (pod.has_exit()) {
+      for (const v1::RankExit& rank : RanksOf(pod.exit(), pod.pod() * ranks)) {
+        json->BeginObject().Key("rank").Uint(rank.rank()).Key("exit").Int(RankStatus(rank));
+        json->Key("killed").Bool(rank.killed()).EndObject();
+      }
+    }
+    json->EndArray().EndObject();
+  }
+  json->EndArray();
+}
+
+// The node of a job, or the first one of a gang and how many more there are.
+std::string NodeCell(const v1::JobInfo& job) {
+  if (job.pods_size() < 2) return job.node();
+  return job.pods(0).node() + " +" + std::to_string(job.pods_size() - 1);
+}
+
+// "2 to 8 nodes, 4 processes on each"; "" for one process.
+std::string ShapeCell(const v1::Gang& gang) {
+  if (!IsGang(gang)) return "";
+  const uint32_t pods = MostPods(gang);
+  const uint32_t each = gang.ranks_per_pod();
+  std::string out = (gang.min_pods() > 0 ? std::to_string(gang.min_pods()) + " to " : "") + std::to_string(pods) +
+                    (pods == 1 ? " node" : " nodes");
+  if (each > 1) out += ", " + std::to_string(each) + " processes on each";
+  if (gang.launcher()) out += ", started by the command";
+  return out;
+}
+
+std::string PodCell(const v1::PodInfo& pod, uint32_t ranks) {
+  std::string out = std::string(StateName(pod.state())) + " on " + Escape(pod.node());
+  if (!pod.has_exit()) return out;
+  std::string failed;
+  for (const v1::RankExit& rank : RanksOf(pod.exit(), pod.pod() * ranks)) {
+    const std::string text = DescribeFailure(rank);
+    if (!text.empty()) failed += (failed.empty() ? ": " : "; ") + text;
+  }
+  if (failed.empty() && !pod.exit().reason().empty()) failed = ": " + Escape(pod.exit().reason());
+  return out + failed;
+}
+
+}  // namespace
+
 void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
   json->BeginObject().Key("job").Uint(job.job()).Key("name").String(job.name());
   json->Key("state").String(StateName(job.state())).Key("reason").String(EndReason(job));
@@ -164,11 +216,16 @@ void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
   };
   list("labels", s.labels());
   list("tolerations", s.tolerations());
-  list("nodes", s.nodes());
+  list("nodelist", s.nodes());
   list("excluded_nodes", s.excluded_nodes());
   list("gpu_types", s.gpu_types());
   json->Key("queue_position");
   job.queue_position() != 0 ? json->Uint(job.queue_position()) : json->Null();
+  if (IsGang(job.gang())) {
+    json->Key("nodes").Uint(MostPods(job.gang())).Key("tasks_per_node").Uint(job.gang().ranks_per_pod());
+    json->Key("pods");
+    WritePods(job, json);
+  }
   if (job.attempts_size() > 0) {
     json->Key("attempts");
     WriteAttempts(job.attempts(), json);
@@ -230,7 +287,7 @@ std::string FormatJobs(const v1::JobList& jobs, OutputFormat format, bool header
   Table table(std::move(columns));
   for (const v1::JobInfo& job : jobs.jobs()) {
     std::vector<std::string> cells{std::to_string(job.job()),           job.name(),    job.pool(),
-                                   std::string(StateName(job.state())), job.node(),    TimeCell(job.submitted_us()),
+                                   std::string(StateName(job.state())), NodeCell(job), TimeCell(job.submitted_us()),
                                    FormatDuration(RanMicros(job)),      ExitCell(job), EndReason(job)};
     if (wide) {
       const v1::Resources& r = job.resources();
@@ -265,7 +322,11 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   line("reason", EndReason(job));
   line("pool", Escape(job.pool()));
   line("user", Escape(job.user()));
-  line("node", Escape(job.node()));
+  line("node", Escape(NodeCell(job)));
+  line("shape", ShapeCell(job.gang()));
+  for (const v1::PodInfo& pod : job.pods()) {
+    if (job.pods_size() > 1) line("pod " + std::to_string(pod.pod()), PodCell(pod, RanksPerPod(job.gang())));
+  }
   line("snapshot", Escape(job.snapshot()));
   line("root", Escape(job.frozen()));
   if (job.live_view()) line("view", job.live_state().empty() ? "live" : "live, " + Escape(job.live_state()));

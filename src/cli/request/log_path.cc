@@ -41,9 +41,14 @@ Result<std::string> ExpandLogPath(const std::string& pattern, const LogNames& na
       case 'x': out += Quoted(names.job_name); break;
       case 'u': out += Quoted(names.user); break;
       case 's': out += "batch"; break;
-      case 'a':
       case 'n':
-      case 't': out += std::string(width.empty() ? 1 : std::max(1, std::stoi(width)), '0'); break;
+      case 't':
+        if (names.several) {
+          out += "%" + width + letter;
+          break;
+        }
+        [[fallthrough]];
+      case 'a': out += std::string(width.empty() ? 1 : std::max(1, std::stoi(width)), '0'); break;
       case '%': out += "%%"; break;
       case '\0': out += "%%"; break;
       default:

@@ -45,8 +45,19 @@ enum Id {
   kWrap,
   kOpenMode,
   kGres,
+  kGpusOfNode,
+  kGpusOfTask,
   kNodes,
   kTasks,
+  kTasksPerNode,
+  kLabel,
+  kInput,
+  kNoKill,
+  kKillOnBadExit,
+  kWait,
+  kNoSlurmEnv,
+  kLauncher,
+  kNoLauncher,
   kNoStdin,
   kConstraint,
   kNodelist,
@@ -74,11 +85,11 @@ constexpr OptionSpec kNameSpec{kName, 'J', "job-name", kValue, "NAME", "name of 
 constexpr OptionSpec kCpusSpec{kCpus, 'c', "cpus-per-task", kValue, "N", "cores, as in 4 or 0.5 (1)"};
 constexpr OptionSpec kMemorySpec{
     kMemory, 0, "mem", kValue, "SIZE", "memory, as in 16G; a bare number is in MiB", Completes::kMemory};
-constexpr OptionSpec kGpusSpec{kGpus,  'G',        "gpus",
-                               kValue, "[TYPE:]N", "GPUs; h100:2|a100:2 takes one of these types, the first if it can"};
-// There is one node and one task, so "per node" and "per task" mean per job.
-constexpr OptionSpec kGpusPerNode{kGpus, 0, "gpus-per-node", kValue, "[TYPE:]N"};
-constexpr OptionSpec kGpusPerTask{kGpus, 0, "gpus-per-task", kValue, "[TYPE:]N"};
+constexpr OptionSpec kGpusSpec{
+    kGpus,  'G',        "gpus",
+    kValue, "[TYPE:]N", "GPUs, for the whole job; h100:2|a100:2 takes one of these types, the first if it can"};
+constexpr OptionSpec kGpusPerNode{kGpusOfNode, 0, "gpus-per-node", kValue, "[TYPE:]N", "GPUs on each node"};
+constexpr OptionSpec kGpusPerTask{kGpusOfTask, 0, "gpus-per-task", kValue, "[TYPE:]N", "GPUs for each task"};
 constexpr OptionSpec kGresSpec{kGres, 0, "gres", kValue, "gpu[:TYPE][:N]"};
 constexpr OptionSpec kTimeSpec{kTime,  't',     "time",
                                kValue, "LIMIT", "time limit: minutes, MM:SS, HH:MM:SS, D-HH[:MM[:SS]]"};
@@ -176,9 +187,29 @@ constexpr OptionSpec kTestOnlySpec{
     kFlag,     "", "say when and where it would start and what it would cost, and submit nothing"};
 constexpr OptionSpec kQuietSpec{kQuiet, 'q', "quiet", kFlag, "", "say nothing about waiting"};
 constexpr OptionSpec kQuietOfSlurm{kQuiet, 'Q', "", kFlag};
-constexpr OptionSpec kNodesSpec{kNodes, 'N', "nodes", kValue, "1"};
-constexpr OptionSpec kTasksSpec{kTasks, 'n', "ntasks", kValue, "1"};
-constexpr OptionSpec kLongTasksSpec{kTasks, 0, "ntasks", kValue, "1"};
+constexpr OptionSpec kNodesSpec{
+    kNodes, 'N', "nodes",
+    kValue, "N", "run on N nodes at the same time (1); MIN:MAX or MIN-MAX: on as many as there are"};
+constexpr OptionSpec kTasksSpec{kTasks, 'n', "ntasks",
+                                kValue, "N", "processes of COMMAND, the same number on each node"};
+constexpr OptionSpec kLongTasksSpec{kTasks, 0,   "ntasks",
+                                    kValue, "N", "processes of COMMAND, the same number on each node; also -n N"};
+constexpr OptionSpec kTasksPerNodeSpec{kTasksPerNode, 0, "ntasks-per-node", kValue, "N", "processes on each node (1)"};
+constexpr OptionSpec kLabelSpec{kLabel, 'l', "label", kFlag, "", "begin each line of output with its rank"};
+constexpr OptionSpec kNoKillSpec{kNoKill, 'k', "no-kill",
+                                 kFlag,   "",  "go on when a process has failed (default: the others are ended)"};
+constexpr OptionSpec kKillOnBadExitSpec{kKillOnBadExit, 'K', "kill-on-bad-exit", Argument::kOptional, "0|1"};
+constexpr OptionSpec kWaitSpec{kWait,  0,         "wait",
+                               kValue, "SECONDS", "end the others so long after the first process has ended well"};
+constexpr OptionSpec kNoSlurmEnvSpec{kNoSlurmEnv, 0, "no-slurm-env", kFlag, "", "set no SLURM_* variables"};
+constexpr OptionSpec kLauncherSpec{
+    kLauncher,
+    0,
+    "launcher",
+    kFlag,
+    "",
+    "run COMMAND once, on the first node: it starts the processes itself (default for mpirun and its like)"};
+constexpr OptionSpec kNoLauncherSpec{kNoLauncher, 0, "no-launcher", kFlag, "", "run COMMAND on every node in any case"};
 constexpr OptionSpec kHelpSpec{kHelp, 'h', "help", kFlag, "", "this text"};
 constexpr OptionSpec kVersionSpec{kVersion, 0, "version", kFlag, "", "the version"};
 constexpr OptionSpec kVersionOfSlurm{kVersion, 'V', "", kFlag};
@@ -236,6 +267,16 @@ constexpr OptionSpec kRunOptions[] = {
     {kStatusJson, 0, "status-json", kValue, "FILE|fd:N", "write how it ended as JSON", Completes::kFiles},
     kNodesSpec,
     kLongTasksSpec,
+    kTasksPerNodeSpec,
+    kLabelSpec,
+    {kInput, 'i', "input", kValue, "all|none|RANK", "which processes get stdin (0: the first)"},
+    kNoKillSpec,
+    kKillOnBadExitSpec,
+    kWaitSpec,
+    {kWait, 'W', "", kValue},
+    kNoSlurmEnvSpec,
+    kLauncherSpec,
+    kNoLauncherSpec,
     kVersionSpec,
     kVersionOfSlurm,
     kHelpSpec};
@@ -253,7 +294,8 @@ constexpr OptionSpec kBatchOptions[] = {
     kTimeSpec,
     kDirectorySpec,
     {kOutput, 'o', "output", kValue, "FILE",
-     "stdout; %j is the job id, %x its name, %u the user, %N the node (default: vrun-%j.out)", Completes::kFiles},
+     "stdout; %j is the job id, %x its name, %u the user, %N the node, %t the rank (default: vrun-%j.out)",
+     Completes::kFiles},
     {kError, 'e', "error", kValue, "FILE", "stderr (default: where stdout goes)", Completes::kFiles},
     {kOpenMode, 0, "open-mode", kValue, "append|truncate", "what becomes of output files that exist (truncate)"},
     {kWrap, 0, "wrap", kValue, "TEXT", "run this text with /bin/sh; there is no COMMAND then"},
@@ -292,11 +334,18 @@ constexpr OptionSpec kBatchOptions[] = {
     kQuietOfSlurm,
     kNodesSpec,
     kTasksSpec,
+    kTasksPerNodeSpec,
+    kLabelSpec,
+    kNoKillSpec,
+    kKillOnBadExitSpec,
+    kWaitSpec,
+    kNoSlurmEnvSpec,
+    kLauncherSpec,
+    kNoLauncherSpec,
     kVersionSpec,
     kVersionOfSlurm,
     kHelpSpec};
 
-constexpr std::string_view kOneTask = "jobs of several tasks are not there yet, start one job for each";
 constexpr std::string_view kLeaveOut = "leave it out";
 constexpr std::string_view kChoosePool = "choose a pool with -P";
 constexpr std::string_view kNodeDecides = "the node decides, leave it out";
@@ -321,10 +370,11 @@ constexpr HarmlessOption kHarmless[] = {
     {.long_name = "mail-type", .argument = kValue, .value = "NONE", .note = "no mail is sent"},
     {.long_name = "mail-user", .argument = kValue},
     {.long_name = "mem-bind", .argument = kValue},
-    {.short_name = 'k', .long_name = "no-kill", .argument = Argument::kOptional},
     {.long_name = "ntasks-per-core", .argument = kValue},
-    {.long_name = "ntasks-per-gpu", .argument = kValue, .value = "1", .instead = kOneTask},
-    {.long_name = "ntasks-per-node", .argument = kValue, .value = "1", .instead = kOneTask},
+    {.long_name = "ntasks-per-gpu",
+     .argument = kValue,
+     .value = "1",
+     .instead = "write --ntasks-per-node and --gpus-per-task"},
     {.long_name = "ntasks-per-socket", .argument = kValue},
     {.long_name = "oom-kill-step",
      .argument = Argument::kOptional,
@@ -348,37 +398,35 @@ constexpr HarmlessOption kHarmless[] = {
     {.long_name = "wckey", .argument = kValue},
 };
 
-#define VRUN_COMMON_UNSUPPORTED                                                                                      \
-  {'a', "array", "submit one job for each index"}, {0, "batch", kChoosePool}, {0, "bb", kLeaveOut},                  \
-      {0, "bbf", kLeaveOut}, {0, "cluster-constraint", kChoosePool}, {'M', "clusters", kChoosePool},                 \
-      {0, "container", "the job runs in your root, see also --snapshot"},                                            \
-      {0, "container-id", "the job runs in your root, see also --snapshot"},                                         \
-      {'S', "core-spec", "write -c N for the cores that it needs"}, {0, "cores-per-socket", kChoosePool},            \
-      {0, "cpu-freq", kNodeDecides}, {0, "cpus-per-gpu", "write -c N for the whole job"},                            \
-      {0, "exclusive", "ask for all cores with -c"}, {0, "export-file", "write --export NAME=VALUE,..."},            \
-      {'B', "extra-node-info", kChoosePool}, {0, "gid", "jobs run as you"}, {0, "gpu-freq", kNodeDecides},           \
-      {0, "gpus-per-socket", "write -G [TYPE:]N"}, {'I', "immediate", kLeaveOut}, {'l', "label", kOneTask},          \
-      {'L', "licenses", kLeaveOut}, {0, "mcs-label", kLeaveOut},                                                     \
-      {0, "mem-per-cpu", "write --mem SIZE for the whole job"},                                                      \
-      {0, "mem-per-gpu", "write --mem SIZE for the whole job"}, {0, "mincpus", "write -c N"},                        \
-      {0, "network", kLeaveOut}, {'F', "nodefile", "write --nodelist"}, {0, "power", kNodeDecides},                  \
-      {0, "priority", "write --class CLASS"}, {0, "reboot", kNodeDecides}, {0, "reservation", kChoosePool},          \
-      {0, "resv-ports", kLeaveOut}, {0, "sockets-per-node", kChoosePool},                                            \
-      {0, "thread-spec", "write -c N for the cores that it needs"}, {0, "tmp", kChoosePool},                         \
-      {0, "tres-per-task", "write -c, --mem and -G"}, {0, "uid", "jobs run as you"}, {'u', "usage", "write --help"}, \
-      {'W', "wait", "write vbatch -f, or use `vctl wait ID`"}, {                                                     \
-    0, "x11", "there is no display in a job, leave it out"                                                           \
+#define VRUN_COMMON_UNSUPPORTED                                                                                        \
+  {'a', "array", "submit one job for each index"}, {0, "batch", kChoosePool}, {0, "bb", kLeaveOut},                    \
+      {0, "bbf", kLeaveOut}, {0, "cluster-constraint", kChoosePool}, {'M', "clusters", kChoosePool},                   \
+      {0, "container", "the job runs in your root, see also --snapshot"},                                              \
+      {0, "container-id", "the job runs in your root, see also --snapshot"},                                           \
+      {'S', "core-spec", "write -c N for the cores that it needs"}, {0, "cores-per-socket", kChoosePool},              \
+      {0, "cpu-freq", kNodeDecides}, {0, "cpus-per-gpu", "write -c N for the whole job"},                              \
+      {0, "exclusive", "ask for all cores with -c"}, {0, "export-file", "write --export NAME=VALUE,..."},              \
+      {'B', "extra-node-info", kChoosePool}, {0, "gid", "jobs run as you"}, {0, "gpu-freq", kNodeDecides},             \
+      {0, "gpus-per-socket", "write -G [TYPE:]N"}, {'I', "immediate", kLeaveOut}, {'L', "licenses", kLeaveOut},        \
+      {0, "mcs-label", kLeaveOut}, {0, "mem-per-cpu", "write --mem SIZE for the whole job"},                           \
+      {0, "mem-per-gpu", "write --mem SIZE for the whole job"}, {0, "mincpus", "write -c N"},                          \
+      {0, "network", kLeaveOut}, {'F', "nodefile", "write --nodelist"}, {0, "power", kNodeDecides},                    \
+      {0, "priority", "write --class CLASS"}, {0, "reboot", kNodeDecides}, {0, "reservation", kChoosePool},            \
+      {0, "resv-ports", kLeaveOut}, {0, "sockets-per-node", kChoosePool},                                              \
+      {0, "thread-spec", "write -c N for the cores that it needs"}, {0, "tmp", kChoosePool},                           \
+      {0, "tres-per-task", "write -c, --mem and -G"}, {0, "uid", "jobs run as you"}, {'u', "usage", "write --help"}, { \
+    0, "x11", "there is no display in a job, leave it out"                                                             \
   }
 
 constexpr UnsupportedOption kRunUnsupported[] = {{'o', "output", "redirect with the shell, > FILE"},
                                                  {'e', "error", "redirect with the shell, 2> FILE"},
-                                                 {'i', "input", "redirect with the shell, < FILE"},
                                                  {0, "open-mode", "redirect with the shell, >> FILE"},
                                                  {0, "wrap", "write the command itself"},
                                                  {0, "pty", "a terminal is given by itself, or with -T"},
                                                  {'u', "unbuffered", "output is never held back, leave it out"},
                                                  VRUN_COMMON_UNSUPPORTED};
-constexpr UnsupportedOption kBatchUnsupported[] = {{'T', "tty", "a batch job has no terminal, use vrun"},
+constexpr UnsupportedOption kBatchUnsupported[] = {{'W', "", "write vbatch -f, or use `vctl wait ID`"},
+                                                   {'T', "tty", "a batch job has no terminal, use vrun"},
                                                    {'i', "input", "redirect in the script, < FILE"},
                                                    {0, "on-disconnect", "a batch job goes on by itself, leave it out"},
                                                    {0, "status-json", "use `vctl job ID -o json`"},
@@ -476,6 +524,15 @@ Status CheckView(const RunOptions& options) {
   return {};
 }
 
+Status CheckGang(const RunOptions& options) {
+  v1::RunSpec spec = options.spec;
+  VRUN_TRY(ApplyShape(options.gang, options.command.empty() ? "" : options.command[0], &spec));
+  if (spec.has_gang() && options.terminal == TerminalWish::kForce) {
+    return Error(Code::kInvalid, "-T: a job of several processes has no terminal: leave it out");
+  }
+  return {};
+}
+
 namespace {
 
 // Replaces the list.
@@ -483,6 +540,13 @@ Status StoreAll(Result<std::vector<std::string>> values, google::protobuf::Repea
   if (!values) return std::move(values).error();
   to->Assign(values->begin(), values->end());
   return {};
+}
+
+constexpr uint64_t kMostWait = 365 * 24 * 3600;
+
+Status ApplyGpus(const std::string& value, GangOptions::Gpus of, RunOptions* out) {
+  out->gang.gpus = of;
+  return ParseGpuWish(value, &out->spec);
 }
 
 Status ApplySignal(const std::string& value, v1::Scheduling* scheduling) {
@@ -496,7 +560,7 @@ Status ApplySignal(const std::string& value, v1::Scheduling* scheduling) {
 }
 
 // Slurm's gpu, gpu:2, gpu:a100 and gpu:a100:2.
-Status ApplyGres(const std::string& value, v1::RunSpec* spec) {
+Status ApplyGres(const std::string& value, RunOptions* out) {
   if (value == "none") return {};
   if (value != "gpu" && !value.starts_with("gpu:")) {
     return Error(Code::kInvalid,
@@ -504,7 +568,7 @@ Status ApplyGres(const std::string& value, v1::RunSpec* spec) {
   }
   std::string gpus = value == "gpu" ? "1" : value.substr(4);
   const bool counted = gpus.find(':') != std::string::npos || gpus.find_first_not_of("0123456789") == std::string::npos;
-  return ParseGpuWish(counted ? gpus : gpus + ":1", spec);
+  return ApplyGpus(counted ? gpus : gpus + ":1", GangOptions::Gpus::kNode, out);
 }
 
 Status ApplyOpenMode(const std::string& value, RunOptions* out) {
@@ -522,24 +586,20 @@ Status ApplyLogPath(const std::string& value, std::string* to) {
   return known ? Status() : std::move(known).error();
 }
 
-Status OnlyOne(const std::string& value) {
-  auto n = ParseNumber(value, 1000000);
-  if (!n) return std::move(n).error();
-  if (*n != 1) return Error(Code::kInvalid, value + ": not supported yet: " + std::string(kOneTask));
-  return {};
-}
-
 Status Apply(const ParsedOption& option, RunOptions* out) {
   const std::string& value = option.value;
   v1::RunSpec* const spec = &out->spec;
   v1::Resources* const resources = spec->mutable_resources();
   v1::Scheduling* const scheduling = spec->mutable_scheduling();
+  GangOptions& gang = out->gang;
   switch (static_cast<Id>(option.spec->id)) {
     case kPool: return StoreName(value, spec->mutable_pool());
     case kName: return StoreName(value, spec->mutable_name());
     case kCpus: return Store(ParseCpus(value), [&](uint32_t n) { resources->set_milli_cpus(n); });
     case kMemory: return Store(ParseMemory(value), [&](uint64_t n) { resources->set_memory_bytes(n); });
-    case kGpus: return ParseGpuWish(value, spec);
+    case kGpus: return ApplyGpus(value, GangOptions::Gpus::kJob, out);
+    case kGpusOfNode: return ApplyGpus(value, GangOptions::Gpus::kNode, out);
+    case kGpusOfTask: return ApplyGpus(value, GangOptions::Gpus::kTask, out);
     case kTime: return Store(ParseTimeLimit(value), [&](uint64_t s) { scheduling->set_limit_s(s); });
     case kDirectory: return StoreText(value, &out->directory);
     case kExport: return ApplyExport(value, out);
@@ -569,17 +629,31 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kError: return ApplyLogPath(value, &out->error);
     case kOpenMode: return ApplyOpenMode(value, out);
     case kWrap: return StoreText(value, &out->wrap);
-    case kGres: return ApplyGres(value, spec);
+    case kGres: return ApplyGres(value, out);
     case kOnDisconnect:
       return Store(ParseOnDisconnect(value), [&](v1::OnDisconnect what) { scheduling->set_on_disconnect(what); });
     case kNice: return Store(ParseNiceness(value), [&](int n) { spec->mutable_command()->set_nice(n); });
     case kFollow: out->follow = true; return {};
     case kParsable: out->parsable = true; return {};
-    case kNodes:
-    case kTasks: return OnlyOne(value);
+    case kNodes: return ParseNodes(value, &gang);
+    case kTasks: return Store(ParseTasks(value), [&](uint32_t n) { gang.tasks = n; });
+    case kTasksPerNode: return Store(ParseTasks(value), [&](uint32_t n) { gang.tasks_per_node = n; });
+    case kLabel: gang.label = true; return {};
+    case kInput: return Store(ParseInputRank(value), [&](int32_t rank) { gang.input_rank = rank; });
+    case kNoKill: gang.no_kill = true; return {};
+    case kKillOnBadExit:
+      if (!value.empty() && value != "0" && value != "1")
+        return Error(Code::kInvalid, Escape(value) + ": write 0 or 1");
+      gang.no_kill = value == "0";
+      return {};
+    case kWait:
+      return Store(ParseNumber(value, kMostWait), [&](uint64_t s) { gang.wait_s = static_cast<uint32_t>(s); });
+    case kNoSlurmEnv: gang.no_slurm_environment = true; return {};
+    case kLauncher: gang.launcher = true; return {};
+    case kNoLauncher: gang.launcher = false; return {};
     case kNoStdin:
-      // Slurm's -n 1.
-      if (!value.empty()) return OnlyOne(value);
+      // Slurm's -n N.
+      if (!value.empty()) return Store(ParseTasks(value), [&](uint32_t n) { gang.tasks = n; });
       out->no_stdin = true;
       return {};
     case kConstraint: return StoreAll(ParseLabels(value), scheduling->mutable_labels());
@@ -608,6 +682,7 @@ Result<RunOptions> Parse(const OptionTable& table, std::span<const std::string> 
   VRUN_TRY(CheckView(out));
   out.notes = std::move(parsed.notes);
   out.command = std::move(parsed.operands);
+  VRUN_TRY(CheckGang(out));
   out.after_dashes = parsed.after_dashes;
   return out;
 }

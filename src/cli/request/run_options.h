@@ -12,6 +12,7 @@
 #include "cli/base/options.h"
 #include "cli/base/times.h"
 #include "cli/base/values.h"
+#include "cli/request/gang_options.h"
 #include "cli/request/scheduling.h"
 #include "proto/common.pb.h"
 
@@ -23,6 +24,7 @@ enum class TerminalWish { kAuto, kForce, kNever };
 struct RunOptions {
   // The requested job. Of its command, only what options set; CollectCommand fills in the rest.
   v1::RunSpec spec;
+  GangOptions gang;       // ApplyShape puts it into the request
   std::string directory;  // "": the current one
   ExportMode export_mode = ExportMode::kAll;
   std::vector<std::string> exported;  // NAME (with our value) or NAME=value
@@ -57,6 +59,8 @@ Status ApplyOptions(std::span<const ParsedOption> options, RunOptions* out);
 
 // kInvalid for options that do not work with a live view.
 Status CheckView(const RunOptions& options);
+// kInvalid for numbers of nodes and tasks that contradict each other, and for options that need a single process.
+Status CheckGang(const RunOptions& options);
 
 // Parses the command line. kInvalid: unknown option, bad value.
 Result<RunOptions> ParseRun(std::span<const std::string> words);

@@ -137,6 +137,8 @@ Status ApplyScript(const Source& source, std::span<const std::string> words, con
     return Error(Code::kInvalid, Escape(source.name) + ": --wrap: not in a script: leave it out");
   Status view = CheckView(merged);
   if (!view) return std::move(view).error().With(Escape(source.name));
+  Status gang = CheckGang(merged);
+  if (!gang) return std::move(gang).error().With(Escape(source.name));
   merged.command = std::move(options->command);
   merged.notes = std::move(script.notes);
   merged.notes.insert(merged.notes.end(), line.notes.begin(), line.notes.end());
@@ -239,7 +241,7 @@ Result<v1::Run> MakeBatchRequest(const RunOptions& options, const std::string& r
   std::string* name = run.mutable_spec()->mutable_name();
   if (name->empty()) *name = Escape(options.command[0].substr(options.command[0].rfind('/') + 1));
   const std::string& directory = run.spec().command().directory();
-  const LogNames names{*name, run.spec().command().identity().user_name()};
+  const LogNames names{*name, run.spec().command().identity().user_name(), run.spec().has_gang()};
   for (auto [pattern, path] :
        {std::pair(&options.output, run.mutable_stdout_path()), std::pair(&options.error, run.mutable_stderr_path())}) {
     if (pattern->empty()) continue;

@@ -55,6 +55,10 @@ bool CanUpdateLines() {
 
 Status NameDescriptors(const RunOptions& options, RunSession::Options* run) {
   VRUN_ASSIGN(std::vector<NamedDescriptor> named, FindNamedDescriptors(options.command));
+  if (!named.empty() && run->request.spec().has_gang()) {
+    return Error(Code::kInvalid,
+                 Escape(named[0].word) + ": the processes of a job cannot share its content: name a file");
+  }
   if (!named.empty() && options.spec.scheduling().requeue()) {
     return Error(Code::kInvalid, Escape(named[0].word) +
                                      ": --requeue: a second start cannot read its "
@@ -86,8 +90,10 @@ Result<RunSession::Options> MakeRun(const RunOptions& options, UniqueFd* null) {
     run.stdio[0] = null->get();
     stdin_terminal = false;
   }
-  bool terminal = options.terminal == TerminalWish::kForce ||
-                  (options.terminal == TerminalWish::kAuto && stdin_terminal && ::isatty(1) == 1);
+  // The processes of a gang cannot share a terminal.
+  bool terminal = !run.request.spec().has_gang() &&
+                  (options.terminal == TerminalWish::kForce ||
+                   (options.terminal == TerminalWish::kAuto && stdin_terminal && ::isatty(1) == 1));
   v1::Command* command = run.request.mutable_spec()->mutable_command();
   command->set_terminal(terminal);
   if (terminal) *command->mutable_terminal_size() = CurrentTerminalSize();
@@ -165,6 +171,9 @@ Result<v1::Run> MakeRequest(const RunOptions& options, const std::string& root) 
     VRUN_ASSIGN(std::string directory, CurrentDirectory());
     for (const std::string& path : options.expose) run.add_expose(InRoot(Absolute(path, directory), root));
   }
+  VRUN_TRY(ApplyShape(options.gang, options.command.empty() ? "" : options.command[0], run.mutable_spec()));
+  run.set_label(options.gang.label);
+  run.set_input_rank(options.gang.input_rank);
   AddNamedPaths(options.script, root, &run);
   run.set_snapshot(Escape(options.snapshot));
   VRUN_ASSIGN(*run.mutable_request_id(), NewRequestId());

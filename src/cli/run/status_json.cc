@@ -12,6 +12,7 @@
 #include "cli/base/exit_status.h"
 #include "cli/base/json.h"
 #include "cli/base/values.h"
+#include "jobs/gang.h"
 
 namespace vrun::cli {
 namespace {
@@ -46,7 +47,18 @@ std::string FormatStatus(const RunOutcome& outcome) {
   f.first_output_us() != 0 ? json.Seconds(static_cast<int64_t>(f.first_output_us()) + outcome.sent_after_us)
                            : json.Null();
   json.Key("fetched_bytes").Uint(f.fetched_bytes()).Key("root_bytes").Uint(f.root_bytes());
-  json.Key("root_entries").Uint(f.root_entries()).Key("oom_kills").Uint(f.record().oom_kills()).EndObject();
+  json.Key("root_entries").Uint(f.root_entries()).Key("oom_kills").Uint(f.record().oom_kills());
+  if (f.ranks_size() > 0) {
+    json.Key("ranks").BeginArray();
+    for (const v1::RankExit& rank : f.ranks()) {
+      json.BeginObject().Key("rank").Uint(rank.rank()).Key("node").String(rank.node());
+      json.Key("exit").Int(RankStatus(rank)).Key("signal");
+      rank.signal() != 0 ? json.Int(rank.signal()) : json.Null();
+      json.Key("killed").Bool(rank.killed()).EndObject();
+    }
+    json.EndArray();
+  }
+  json.EndObject();
   return json.Take();
 }
 
