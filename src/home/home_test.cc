@@ -563,9 +563,7 @@ TEST_F(HomeTest, WritesBeforeTheNodeHasAttachedAreNotTaken) {
   const uint64_t job = client.Accepted();
   Attached(task.get(), false);
   Started(task.get());
-  task->Send(OutputOf(v1::STDOUT, 0, "", true));
-  task->Send(OutputOf(v1::STDERR, 0, "", true));
-  Exited(task.get(), job, 0);
+  client.Next([](const v1::HomeMessage& m) { return m.has_progress() && m.progress().state() == v1::RUNNING; });
   task->Break();
   auto again = tasks_.Next();
   NextAttach(again.get());
@@ -575,6 +573,8 @@ TEST_F(HomeTest, WritesBeforeTheNodeHasAttachedAreNotTaken) {
   rest.mutable_write_back()->mutable_file_data()->set_data("the rest");
   again->Send(rest);
   Attached(again.get(), true);
+  again->Send(OutputOf(v1::STDOUT, 0, "", true));
+  again->Send(OutputOf(v1::STDERR, 0, "", true));
   Exited(again.get(), job, 0);
   Put(again.get(), 1, "/project/large", "all of it");
   WritesEnd(again.get(), 2);
