@@ -73,7 +73,7 @@ TEST_F(GangEnvironment, TorchFindsItsRanks) {
   const int port = std::stoi(v.at("MASTER_PORT"));
   EXPECT_TRUE(port > 1024 && port < 32768) << port;
   EXPECT_FALSE(v.contains("PET_NNODES")) << "eight processes that are no torchruns";
-  EXPECT_TRUE(v.at("TF_CONFIG").ends_with(R"(], "task": {"type": "worker", "index": 19}})")) << v.at("TF_CONFIG");
+  EXPECT_TRUE(v.at("TF_CONFIG").ends_with(R"(]}, "task": {"type": "worker", "index": 19}})")) << v.at("TF_CONFIG");
 }
 
 TEST_F(GangEnvironment, TorchrunNeedsNoFlags) {

@@ -159,7 +159,7 @@ TEST_F(TaskGangTest, EachRankHasStreamsAndAnEnvironmentOfItsOwn) {
 TEST_F(TaskGangTest, AFailingRankEndsTheOthers) {
   Ranks(4);
   task_->Shell(
-      "if [ $RANK = 2 ]; then while ! test -e /dev/shm/3; do :; done; exit 7; fi;"
+      "if [ $RANK = 2 ]; then while ! test -e /dev/shm/1 -a -e /dev/shm/3; do :; done; exit 7; fi;"
       "trap 'echo told; exit 9' TERM; test $RANK = 0 && exit 0; touch /dev/shm/$RANK; while :; do sleep 1; done");
   Outcome& o = task_->Run();
   EXPECT_EQ(v1::ExitRecord::EXITED, o.record.kind());
