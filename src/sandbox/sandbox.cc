@@ -342,6 +342,8 @@ std::optional<Ending> Sandbox::ReadControl() {
   while (!control_closed_) {
     ssize_t n = ReceiveControl(&message, sizeof message);
     if (n < 0 && errno == EAGAIN) break;
+    // Init exited with a packet of ours unread. The kernel says so once, before what init had sent.
+    if (n < 0 && errno == ECONNRESET) continue;
     if (n != sizeof message) {
       control_closed_ = true;
     } else if (message.type == ControlType::kStopped) {

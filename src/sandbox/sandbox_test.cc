@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -82,6 +83,22 @@ TEST_F(SandboxTest, RunsAndEndsWithoutControlGroups) {
               Ending ending = (*sandbox)->Reap();
               if (!ending.command_ended || ending.wait_status != 0) return 4;
               return ending.peak_memory_bytes > 0 ? 0 : 5;
+            }));
+}
+
+TEST_F(SandboxTest, ASignalThatComesTooLateDoesNotHideTheEnd) {
+  EXPECT_EQ(0, InSupervisor([](const std::string& base) {
+              Spec spec = TrueIn(base);
+              spec.idle = true;
+              auto sandbox = Sandbox::Start(spec, {View(base), {}}, CgroupHost{});
+              if (!sandbox) return 1;
+              WaitFor((*sandbox)->start_fd());
+              if ((*sandbox)->FinishStart()) return 2;
+              (*sandbox)->EndWhenEmpty();
+              for (int i = 0; i < 10; ++i) (*sandbox)->Signal(SIGCONT);  // init does not read these any more
+              WaitFor((*sandbox)->pidfd());
+              const Ending ending = (*sandbox)->Reap();
+              return ending.command_ended && ending.wait_status == 0 ? 0 : 3;
             }));
 }
 

@@ -258,9 +258,9 @@ void SetRank(const v1::StartAttempt& order, const Gang& gang, uint32_t local, En
   const auto set = [&](const char* name, const std::string& value) { SetVariable(environment, name, value); };
   set("VRUN_TASK", rank);
   set("VRUN_RANK", rank);
-  set("VRUN_WORLD_SIZE", world);
+  set("VRUN_RANKS", world);
   set("VRUN_LOCAL_RANK", Number(local));
-  set("VRUN_LOCAL_WORLD_SIZE", here);
+  set("VRUN_LOCAL_RANKS", here);
   // torch.distributed, init_method "env://", and torchrun's names for the rest.
   set("RANK", rank);
   set("WORLD_SIZE", world);

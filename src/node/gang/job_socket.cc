@@ -14,7 +14,7 @@ namespace vrun::node {
 namespace {
 
 constexpr size_t kMostConnections = 1024;
-constexpr size_t kMostBuffered = 4u << 20;  // of one request: the kernel's limit of arguments and environment
+constexpr size_t kMostBuffered = 1u << 20;  // of one request: it goes through the controller
 
 }  // namespace
 

@@ -11,6 +11,10 @@
 
 namespace vrun::node {
 
+namespace {
+constexpr size_t kMostAsked = 1024;  // processes that one pod may have in others
+}
+
 JobLink::JobLink(EventLoop* loop, Events events)
     : events_(std::move(events)),
       socket_(loop, {.on_saved = [this] { events_.on_saved(); },
@@ -45,6 +49,10 @@ void JobLink::Ask(uint64_t connection, const std::string& name, v1::ExecInPod ex
                         (gang.pods().size() > 1 ? " to " + gang.pods().back().name : ""));
     return Deliver(refusal);
   }
+  if (asked_.size() > kMostAsked) {
+    refusal.set_problem("more than " + std::to_string(kMostAsked) + " processes in other pods at a time");
+    return Deliver(refusal);
+  }
   if (*target == pod()) return Run(exec);
   v1::TaskDown down;
   *down.mutable_exec() = std::move(exec);
@@ -77,7 +85,14 @@ void JobLink::OnAnswer(const v1::ExecInPod& answer) {
   if (answer.from_pod() == pod()) return Deliver(answer);
   v1::TaskDown down;
   *down.mutable_exec() = answer;
-  events_.send(down);
+  if (!events_.send(down)) unsent_.push_back(std::move(down));
+}
+
+void JobLink::Connected() {
+  std::vector<v1::TaskDown> unsent = std::exchange(unsent_, {});
+  for (v1::TaskDown& down : unsent) {
+    if (!events_.send(down)) unsent_.push_back(std::move(down));
+  }
 }
 
 void JobLink::Deliver(const v1::ExecInPod& answer) {

@@ -35,6 +35,8 @@ class JobLink {
   void Begin(const v1::TaskSpec* spec, sandbox::Sandbox* sandbox);
   // The command runs: so may processes of other pods.
   void Started();
+  // There is an agent again: it gets the answers that none was there to take.
+  void Connected();
   // A process for this pod, or the answer to one that this pod asked for.
   void OnExec(const v1::ExecInPod& exec);
   // After Sandbox::ReadControl.
@@ -59,6 +61,7 @@ class JobLink {
   bool started_ = false;
   std::vector<v1::ExecInPod> early_;    // received before the command runs
   std::map<uint64_t, uint64_t> asked_;  // ExecInPod.id -> connection
+  std::vector<v1::TaskDown> unsent_;    // answers
   uint64_t next_id_ = 1;
 };
 

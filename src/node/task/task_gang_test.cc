@@ -398,6 +398,25 @@ TEST_F(TaskGangTest, ALaunchersOtherPodsWaitForWhatItStartsThere) {
   task_->WaitForEnd();
 }
 
+TEST_F(TaskGangTest, AnAnswerWaitsForTheNextAgent) {
+  Gang(task_.get(), 1, 2, 1);
+  task_->Shell("echo ready; read x");
+  task_->Start();
+  task_->Until([&] { return task_->outcome.out == "ready\n"; });
+  task_->Exec(ExecOf("echo began; while ! test -e /root/go; do sleep 0.05; done; touch /root/ended; exit 4", 7));
+  task_->Until([&] { return task_->outcome.out == "ready\nbegan\n"; });
+  task_->Exec(ExecOf("sleep 0.5; touch /root/go", 8));
+  task_->Disconnect();
+  ASSERT_TRUE(Eventually([&] { return PathExists(task_->directory() + "/upper/root/ended"); }));
+  task_->Reconnect();
+  task_->Until([&] { return task_->execs.size() == 2; });
+  task_->Attach(task_->outcome.out.size());
+  task_->Input("\n", true);
+  task_->Finish();
+  task_->Release();
+  task_->WaitForEnd();
+}
+
 TEST_F(TaskGangTest, ProcessesOfOtherPodsEndWithThePod) {
   Gang(task_.get(), 1, 2, 1);
   task_->Shell("echo ready; read x; exit 2");

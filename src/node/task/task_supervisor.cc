@@ -85,6 +85,7 @@ void TaskSupervisor::Use(UniqueFd socket) {
       TaskConnection::Events{.on_frame = [this](Frame frame) { OnFrame(std::move(frame)); },
                              .on_writable = [this] { Pump(); },
                              .on_closed = [this] { OnClosed(); }});
+  job_link_.Connected();
   Tell();
 }
 
