@@ -414,5 +414,22 @@ TEST_F(AdminTest, ARetryMayBeForANodeThatWasRestarted) {
   EXPECT_EQ(StateOf(job.job()), v1::FAILED);
 }
 
+TEST_F(AdminTest, TheNodesThatAreHeldForAJobAreNamed) {
+  Register(SimpleNode("n1", 1, 1));
+  const auto timed = [&](const std::string& id) {
+    v1::SubmitRequest request = SimpleJob(id, 1, 1);
+    request.mutable_spec()->mutable_scheduling()->set_limit_s(3600);
+    request.mutable_spec()->mutable_scheduling()->set_hard_deadline(true);
+    request.mutable_spec()->mutable_scheduling()->set_deadline_us(clock_.Wall() + 4 * 3'600'000'000);
+    return request;
+  };
+  Report("n1", ReportOf(Submit(timed("a")).placement(), v1::RUNNING));
+  const v1::SubmitReply promised = Submit(timed("b"));
+  EXPECT_NE(promised.deadline().find("will be met"), std::string::npos) << promised.deadline();
+  v1::WhyRequest why;
+  why.set_job(promised.job());
+  EXPECT_EQ(Why(*state_, kAnna, why)->expected_why(), "node n1 is held for it until then");
+}
+
 }  // namespace
 }  // namespace vrun::control
