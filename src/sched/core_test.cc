@@ -35,6 +35,30 @@ TEST(Core, GangsGoTogetherAndFillWhatIsTight) {
   EXPECT_TRUE(w.Runs(3));
 }
 
+TEST(Core, DistinctPodsAreOnNodesOfTheirOwn) {
+  World w;
+  for (const char* node : {"a", "b", "c", "d"})
+    w.Feed({NodeUp{GpuNode(node, 8, node < std::string("c") ? "r1" : "r2")}});
+  JobSpec job = Gang(1, 3, 1);
+  job.roles[0].request.distinct = true;
+  w.Feed({JobSubmitted{job}}, kSecond);
+  std::set<std::string> nodes;
+  for (const PodPlace& pod : w.running.at(1)) nodes.insert(pod.node);
+  EXPECT_EQ(nodes.size(), 3u);
+  // Blocks, each within one rack.
+  job = Gang(2, 4, 1);
+  job.roles[0].request.distinct = true;
+  job.roles[0].segment = 2;
+  job.roles[0].segment_level = Level::kRack;
+  w.Feed({JobSubmitted{job}}, kSecond);
+  nodes.clear();
+  for (const PodPlace& pod : w.running.at(2)) nodes.insert(pod.node);
+  EXPECT_EQ(nodes.size(), 4u);
+  job = Gang(3, 5, 1);
+  job.roles[0].request.distinct = true;
+  EXPECT_FALSE(Feasible(w.state, job)) << "there are four nodes";
+}
+
 // Two full racks of two nodes, except for one free node in each.
 void OneFreeNodeInEachOfTwoRacks(World& w, JobId* in_first) {
   for (const char* r : {"r1", "r2"}) {

@@ -6,6 +6,7 @@
 
 #include "base/escape.h"
 #include "jobs/ending.h"
+#include "jobs/gang.h"
 
 namespace vrun::control {
 namespace {
@@ -184,7 +185,7 @@ std::string FailureOf(const JobRow& job, const PodRow& pod) {
   text += " on " + Escape(pod.node) + ": ";
   if (none) return text + "its node reported the end without an exit record";
   if (std::string why = EndReason(record); !why.empty()) return text + why;
-  return text + (signal != 0 ? "signal " + std::to_string(signal) : "exit " + std::to_string(code));
+  return text + (signal != 0 ? "signal " + SignalName(signal) : "exit " + std::to_string(code));
 }
 
 v1::JobState EndOf(const JobRow& job, std::string* reason) {

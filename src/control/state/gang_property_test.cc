@@ -63,7 +63,7 @@ class GangProperties : public StateTest {
 };
 
 void GangProperties::SubmitOne() {
-  const auto pods = static_cast<uint32_t>(1 + Random(5));
+  const auto pods = static_cast<uint32_t>(1 + Random(kNodes));
   v1::SubmitRequest request = GangJob("r" + std::to_string(serial_++), pods, 1, static_cast<uint32_t>(1 + Random(3)));
   if (pods * request.spec().resources().gpus() > kNodes * 2) request.mutable_spec()->mutable_resources()->set_gpus(1);
   v1::Gang* gang = request.mutable_spec()->mutable_gang();

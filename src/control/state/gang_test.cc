@@ -158,15 +158,15 @@ TEST_F(GangTest, NothingRunsBeforeEverythingCan) {
   EXPECT_EQ(PodEvent(job, 1).exit().pod(), 1u) << "each home run reads its pod's record, also later";
 }
 
-TEST_F(GangTest, TwoPodsMayShareANode) {
-  Cluster(1);
+TEST_F(GangTest, EachPodHasANodeOfItsOwn) {
+  Cluster(2);
   const Pods pods = Running(GangJob("r1", 2, 1, 1));
   ASSERT_EQ(pods.size(), 2u);
-  EXPECT_EQ(pods[0].node(), pods[1].node());
-  EXPECT_EQ(pods[0].gpu_mask() | pods[1].gpu_mask(), 3u);
-  EXPECT_EQ(pods[0].gpu_mask() & pods[1].gpu_mask(), 0u);
-  EXPECT_EQ(NodeOf("n1").used().gpus(), 2u);
-  EXPECT_EQ(NodeOf("n1").jobs(), 1u);
+  EXPECT_NE(pods[0].node(), pods[1].node()) << "though one has room for both";
+  EXPECT_EQ(NodeOf("n1").used().gpus(), 1u);
+  const auto refused = control::Submit(*state_, kAnna, GangJob("r2", 3, 1));
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("pods"), std::string::npos) << refused.error().message();
   for (const v1::Placement& p : pods) Ends(p, 0);
   EXPECT_EQ(StateOf(pods[0].job()), v1::COMPLETED);
   ExpectAllIsFree();
@@ -277,8 +277,9 @@ TEST_F(GangTest, AGangThatOneNodeCannotStartWaitsAgain) {
   EXPECT_EQ(again[0].attempt(), 2u);
   EXPECT_GT(again[0].epoch(), pods[0].epoch());
   for (const sched::core::NodeRoom& room : sched::core::Nodes(state_->scheduler())) {
-    EXPECT_EQ(room.spec->suspect, room.spec->name == pods[1].node()) << "the scheduler prefers other nodes";
+    EXPECT_EQ(room.spec->suspect, room.spec->name == pods[1].node());
   }
+  for (const v1::Placement& p : again) EXPECT_NE(p.node(), pods[1].node()) << "it is suspect";
   EXPECT_EQ(InfoOf(job).attempts(0).reason(), why);
   for (const v1::Placement& p : again) Ready(p);
   EXPECT_EQ(Went().size(), 2u);
@@ -304,17 +305,18 @@ TEST_F(GangTest, AGangThatCannotBeStartedThreeTimesHasFailed) {
 }
 
 TEST_F(GangTest, ASuspectNodeOnWhichSomethingRunsIsTrustedAgain) {
-  Cluster(1);
+  Cluster(2);
   const uint64_t job = Submit(GangJob("r1", 2, 1)).job();
   const Pods pods = Started();
+  const std::string bad = pods[0].node();
   Fails(pods[0], "no space left");
-  EXPECT_TRUE(state_->nodes().at("n1").suspect);
+  EXPECT_TRUE(state_->nodes().at(bad).suspect);
   Obeys(pods[1], v1::ExitRecord::GANG_ENDED);
   const Pods again = Started();
   ASSERT_EQ(again.size(), 2u) << "it is still used when there is no other";
   for (const v1::Placement& p : again) Ready(p);
-  Report("n1", ReportOf(again[0], v1::RUNNING));
-  EXPECT_FALSE(state_->nodes().at("n1").suspect);
+  for (const v1::Placement& p : again) Report(p.node(), ReportOf(p, v1::RUNNING));
+  EXPECT_FALSE(state_->nodes().at(bad).suspect);
   EXPECT_EQ(StateOf(job), v1::RUNNING);
 }
 

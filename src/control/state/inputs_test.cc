@@ -81,7 +81,7 @@ Fields FieldsOf(const core::Request& sent) {
   const core::Request plain;
   [[maybe_unused]] const auto& [a, b, c, d, e, f, g] = sent;
   return {FIELD(gpus),    FIELD(gpu_milli), FIELD(milli_cpus), FIELD(memory_bytes),
-          FIELD(sharing), FIELD(mig),       FIELD(nics)};
+          FIELD(sharing), FIELD(mig),       FIELD(nics),       FIELD(distinct)};
 }
 Fields FieldsOf(const core::Checkpoint& sent) {
   const core::Checkpoint plain;

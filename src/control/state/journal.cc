@@ -70,6 +70,7 @@ void Encode(const core::JobSubmitted& e, Body* out) {
     role->set_milli_cpus(r.request.milli_cpus);
     role->set_memory_bytes(r.request.memory_bytes);
     role->set_nics(r.request.nics);
+    role->set_distinct(r.request.distinct);
     role->set_gpu_milli(r.request.gpu_milli);
     role->set_sharing(static_cast<int32_t>(r.request.sharing));
     role->set_mig(r.request.mig);
@@ -191,7 +192,8 @@ core::JobSubmitted Decode(const Body::JobSubmitted& j) {
                     .memory_bytes = r.memory_bytes(),
                     .sharing = static_cast<core::Sharing>(r.sharing()),
                     .mig = static_cast<core::mig::Profile>(r.mig()),
-                    .nics = r.nics()};
+                    .nics = r.nics(),
+                    .distinct = r.distinct()};
     role.min_pods = r.min_pods();
     role.segment = r.segment();
     role.segment_level = static_cast<core::Level>(r.segment_level());

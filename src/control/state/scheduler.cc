@@ -63,6 +63,7 @@ core::JobSpec SpecOf(const JobRow& job) {
   request.gpus = static_cast<int32_t>(std::min<int64_t>(job.needs.gpus, INT32_MAX));
   request.milli_cpus = job.needs.milli_cpus;
   request.memory_bytes = std::min(job.needs.memory_bytes, kMostBytes);
+  request.distinct = PodsAsked(job) > 1;  // as in Slurm, so many nodes are asked for
   core::Role role{"worker", static_cast<int32_t>(PodsAsked(job)), request};
   if (job.gang.min_pods() < job.gang.pods()) role.min_pods = static_cast<int32_t>(job.gang.min_pods());
   SetBlocks(job.scheduling, &role);

@@ -197,6 +197,7 @@ int32_t FreeRoom::Count(const Request& r, mig::Model model, uint32_t usable) con
   if (count > 0 && r.milli_cpus > 0) count = std::min(count, std::max<int64_t>(free_cpus, 0) / r.milli_cpus);
   if (count > 0 && r.memory_bytes > 0) count = std::min(count, std::max<int64_t>(free_memory, 0) / r.memory_bytes);
   if (count > 0 && r.nics > 0) count = std::min<int64_t>(count, std::max(free_nics, 0) / r.nics);
+  if (r.distinct) count = std::min<int64_t>(count, 1);
   return static_cast<int32_t>(count);
 }
 

@@ -50,6 +50,7 @@ struct Request {
   Sharing sharing = Sharing::kMps;  // of gpu_milli: kMps or kTimeSlice
   mig::Profile mig = 0;             // mig::FindProfile; 0: none
   int32_t nics = 0;                 // network interfaces (RDMA) that only this pod uses
+  bool distinct = false;            // no other pod of its role on its node
   auto operator<=>(const Request&) const = default;
 
   // For a MIG instance the least that it takes. On some models it takes more.

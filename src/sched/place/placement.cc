@@ -38,6 +38,22 @@ std::vector<Domain> Distribute(std::vector<std::pair<int32_t, Domain>> room, int
 }
 }  // namespace
 
+class Placer::Distinct {
+ public:
+  explicit Distinct(Placer* placer) : placer_(*placer), before_(placer->hidden_.size()) {}
+  ~Distinct() {
+    for (; placer_.hidden_.size() > before_; placer_.hidden_.pop_back()) {
+      placer_.cluster_.Unhold(placer_.hidden_.back());
+    }
+  }
+  Distinct(const Distinct&) = delete;
+  Distinct& operator=(const Distinct&) = delete;
+
+ private:
+  Placer& placer_;
+  const size_t before_;
+};
+
 int64_t Demand::total_milli() const {
   int64_t sum = 0;
   for (const Part& p : parts) sum += int64_t{p.request.total_milli()} * p.pods;
@@ -86,7 +102,15 @@ bool Placer::FillPart(const Demand::Part& part, ShapeId shape, Level level, Doma
 }
 
 bool Placer::Grow(const Demand& d, size_t part, Placement* placement) {
+  const Distinct distinct(this);
   const Demand::Part& p = d.parts[part];
+  if (p.request.distinct) {
+    for (size_t i = 0; i < placement->rooms.size(); ++i) {
+      if (placement->roles[i] != p.role) continue;
+      hidden_.push_back(placement->rooms[i].node);
+      cluster_.Hold(hidden_.back());
+    }
+  }
   const ShapeId shape = d.alternatives[placement->alternative].shapes[part];
   const uint32_t at = cluster_.node(placement->rooms.front().node).position;
   for (int l = p.spread ? static_cast<int>(d.required) : 0; l <= static_cast<int>(d.required); ++l) {
@@ -111,6 +135,7 @@ std::optional<Placement> Placer::Place(const Demand& d, Level loosest, uint64_t 
         NodeId node = BestNode(alternative.shapes[0], d.parts[0].pods, 0, static_cast<uint32_t>(cluster_.size()));
         if (node == kNoNode) continue;
         Placement out{{}, {}, a};
+        const Distinct distinct(this);
         PutOn(alternative.shapes[0], d.parts[0].role, node, d.parts[0].pods, &out);
         return out;
       }
@@ -131,6 +156,7 @@ std::optional<Placement> Placer::Place(const Demand& d, Level loosest, uint64_t 
 
 std::optional<Placement> Placer::PlaceIn(const Demand& d, uint32_t a, Level level, Domain domain) {
   if (!DomainFits(d, d.alternatives[a], level, domain)) return std::nullopt;
+  const Distinct distinct(this);
   size_t mark = cluster_.Mark();
   Placement out{{}, {}, a};
   for (size_t i = 0; i < d.parts.size(); ++i) {
@@ -155,11 +181,15 @@ bool Placer::Fill(ShapeId shape, int32_t role, Level level, Domain domain, int32
     if (int32_t slots = cluster_.Slots(shape, inner, c); slots > 0) children.push_back({-slots, c});
   }
   std::sort(children.begin(), children.end());
-  if (inner == Level::kNode) {
-    std::stable_partition(children.begin(), children.end(), [&](const std::pair<int32_t, Domain>& c) {
-      return !cluster_.node(cluster_.At(c.second)).spec.suspect;
-    });
-  }
+  // Last those that have only suspect nodes; a node that names no island is an island of its own.
+  const auto trusted =
+      std::stable_partition(children.begin(), children.end(), [&](const std::pair<int32_t, Domain>& c) {
+        const uint32_t end = cluster_.First(inner, c.second + 1);
+        for (uint32_t p = cluster_.First(inner, c.second); p < end; ++p) {
+          if (!cluster_.node(cluster_.At(p)).spec.suspect) return true;
+        }
+        return false;
+      });
   for (size_t next = 0; pods > 0;) {
     if (-children[next].first >= pods) {
       if (inner == Level::kNode) {
@@ -167,7 +197,8 @@ bool Placer::Fill(ShapeId shape, int32_t role, Level level, Domain domain, int32
         return true;
       }
       // From here on, the last child that still has room for all remaining pods.
-      auto end = std::upper_bound(children.begin() + static_cast<int64_t>(next), children.end(),
+      const auto from = children.begin() + static_cast<int64_t>(next);
+      auto end = std::upper_bound(from, from < trusted ? trusted : children.end(),
                                   std::pair<int32_t, Domain>(-pods, UINT32_MAX));
       auto tightest = std::prev(end);
       while (tightest != children.begin() + static_cast<int64_t>(next) && std::prev(tightest)->first == tightest->first)
@@ -189,6 +220,9 @@ void Placer::PutOn(ShapeId shape, int32_t role, NodeId node, int32_t pods, Place
     out->rooms.push_back(cluster_.Choose(request, node, score.gpu, score.start));
     out->roles.push_back(role);
     cluster_.Take(out->rooms.back());
+    if (!request.distinct) continue;
+    cluster_.Hold(node);
+    hidden_.push_back(node);
   }
 }
 
@@ -215,6 +249,7 @@ NodeId Placer::BestNode(ShapeId shape, int32_t pods, uint32_t first, uint32_t la
 bool Placer::FillNodes(ShapeId shape, int32_t role, std::span<const NodeId> nodes, int32_t pods, Placement* out) {
   std::vector<std::pair<int32_t, NodeId>> by_fit;
   for (NodeId n : nodes) {
+    if (std::find(hidden_.begin(), hidden_.end(), n) != hidden_.end()) continue;  // FitOn counts it all the same
     if (int32_t fit = cluster_.FitOn(shape, n); fit > 0) by_fit.push_back({-fit, n});
   }
   std::sort(by_fit.begin(), by_fit.end());
@@ -248,6 +283,7 @@ bool Placer::FillPartOn(const Demand::Part& part, ShapeId shape, std::span<const
 std::optional<Placement> Placer::PlaceOn(const Demand& d, std::span<const NodeId> nodes, uint64_t allowed) {
   for (uint32_t a = 0; a < d.alternatives.size(); ++a) {
     if ((allowed >> a & 1) == 0) continue;
+    const Distinct distinct(this);
     size_t mark = cluster_.Mark();
     Placement out{{}, {}, a};
     bool all = true;

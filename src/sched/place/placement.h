@@ -76,8 +76,12 @@ class Placer {
   NodeId BestNode(ShapeId shape, int32_t pods, uint32_t first, uint32_t last);
   bool DomainFits(const Demand& demand, const Demand::Alternative& alternative, Level level, Domain domain) const;
 
+  // While one exists, the nodes that pods with Request::distinct are put on are hidden from the counters.
+  class Distinct;
+
   Cluster& cluster_;
   Fragmentation& fragmentation_;
+  std::vector<NodeId> hidden_;
 };
 
 }  // namespace vrun::sched::core
