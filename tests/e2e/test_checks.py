@@ -60,3 +60,53 @@ def test_a_folder_that_nobody_put_in_order_is_named(source):
     (source / "home/attic/old.h").touch()
     status, text = check(source)
     assert status == 1 and "folder attic of home is not in tools/check_layers.py" in text
+
+
+# --- tools/check_code ---
+
+GUARDED = """
+#include "base/thread/mutex.h"
+namespace vrun {
+class Counter {
+ public:
+  void Add() {
+    %s
+    ++count_;
+  }
+
+ private:
+  Mutex mutex_;
+  int count_ VRUN_GUARDED_BY(mutex_) = 0;
+};
+void Use(Counter& counter) { counter.Add(); }
+}  // namespace vrun
+"""
+
+
+def check_code(path, text, *options):
+    path.write_text(text)
+    done = subprocess.run([sys.executable, TOP / "tools/check_code", *options, path], capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout
+
+
+def test_code_that_locks_is_fine(tmp_path):
+    status, text = check_code(tmp_path / "counter.cc", GUARDED % "MutexLock lock(mutex_);")
+    assert status == 0, text
+
+
+def test_an_access_without_the_lock_is_named(tmp_path):
+    status, text = check_code(tmp_path / "counter.cc", GUARDED % "")
+    assert status == 1 and "counter.cc:8:" in text and "'count_' requires holding mutex 'mutex_'" in text
+
+
+def test_a_use_after_a_move_is_named(tmp_path):
+    status, text = check_code(tmp_path / "moved.cc", """
+#include <string>
+#include <utility>
+#include <vector>
+size_t Twice(std::string name, std::vector<std::string>* names) {
+  names->push_back(std::move(name));
+  return name.size();
+}
+""", "--tidy")
+    assert status == 1 and "moved.cc:7:" in text and "bugprone-use-after-move" in text
