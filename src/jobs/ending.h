@@ -32,4 +32,9 @@ v1::JobState EndState(const v1::ExitRecord& record);
 // Whether the job is over and its outcome is known.
 bool IsEnd(v1::JobState state);
 
+// Whether another attempt may follow one that has ended: after a preemption, or by a rule of --retry.
+inline bool MayRunAgain(const v1::Scheduling& scheduling) {
+  return scheduling.requeue() || scheduling.retries_size() > 0;
+}
+
 }  // namespace vrun

@@ -77,7 +77,7 @@ def test_a_job_runs_where_it_asks_for(racks):
     info = c.json("job", job)
     assert info["labels"] == ["ssd"] and info["excluded_nodes"] == ["n1"] and info["node"] == "n2"
     text = c.vctl("job", job).stdout
-    assert "within one rack if possible" in text and "takes 5" in text, text
+    assert "within one rack if possible" in text and "takes 0:05" in text, text
     # The options of a script.
     (c.root / "root/job.sh").write_text("#!/bin/sh\n#SBATCH --constraint=ssd -x n1\n#SBATCH --switches=1@0:10\necho $VRUN_NODELIST\n")
     job = submit(c, str(c.root / "root/job.sh"))

@@ -365,6 +365,8 @@ print(world.Get_rank(), world.Get_size(), world.allreduce(world.Get_rank() + 1),
 def test_mpirun(four):
     needs(four, "openmpi-bin", "python3-mpi4py")
     (four.root / "root/mpi.py").write_text(MPI)
-    r = four.vrun("-q", "-N", 2, "--ntasks-per-node", 2, "--", "mpirun", "-n", 4, "python3", "mpi.py", timeout=120)
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}   # mpirun asks for these where it is run by root
+    r = four.vrun("-q", "-N", 2, "--ntasks-per-node", 2, "--", "mpirun", "-n", 4, "python3", "mpi.py", timeout=120,
+                  env={**four.environment, **root})
     assert r.returncode == 0, r.stderr
     assert lines(r.stdout) == [f"{rank} 4 10" for rank in range(4)]

@@ -79,7 +79,7 @@ Fields FieldsOf(const core::Role& sent) {
 }
 Fields FieldsOf(const core::Request& sent) {
   const core::Request plain;
-  [[maybe_unused]] const auto& [a, b, c, d, e, f, g] = sent;
+  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h] = sent;
   return {FIELD(gpus),    FIELD(gpu_milli), FIELD(milli_cpus), FIELD(memory_bytes),
           FIELD(sharing), FIELD(mig),       FIELD(nics),       FIELD(distinct)};
 }

@@ -98,7 +98,7 @@ void AttachedRun::StartRun(const v1::Run& request) {
                                    plan.trace = TraceOf(run->spec().command(), files_->root());
                                  plan.explain_io = run->explain_io();
                                  if (plan.trace) files_->RememberTraced(job_, *run);
-                                 plan.requeue = run->spec().scheduling().requeue();
+                                 plan.requeue = MayRunAgain(run->spec().scheduling());
                                  plan.gang = request.spec().gang();
                                  plan.label = run->label();
                                  plan.input_rank = run->input_rank();

@@ -92,7 +92,7 @@ void Runs::StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run
   options.detached = run.detached();
   options.on_disconnect = run.spec().scheduling().on_disconnect();
   options.terminal_ready = run.terminal_ready();
-  if (run.spec().command().descriptors_size() > 0 && (run.detached() || run.spec().scheduling().requeue())) {
+  if (run.spec().command().descriptors_size() > 0 && (run.detached() || MayRunAgain(run.spec().scheduling()))) {
     return client->SendError(Error(Code::kInvalid, "a command that may be started again cannot be given /dev/fd/" +
                                                        std::to_string(run.spec().command().descriptors(0).number())));
   }
@@ -439,7 +439,7 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::TreePtr tree) {
     plan.trace = TraceOf(run->spec().command(), files_->root());
     plan.explain_io = run->explain_io();
   }
-  plan.requeue = reply.info().scheduling().requeue();
+  plan.requeue = MayRunAgain(reply.info().scheduling());
   plan.live = reply.info().live_view();
   plan.gang = reply.info().gang();
   // The first pod may be over already.
