@@ -148,8 +148,9 @@ void WritePods(const v1::JobInfo& job, JsonWriter* json) {
 
 // The node of a job, or the first one of a gang and how many more there are.
 std::string NodeCell(const v1::JobInfo& job) {
-  if (job.pods_size() < 2) return job.node();
-  return job.pods(0).node() + " +" + std::to_string(job.pods_size() - 1);
+  const uint32_t pods = job.pods_size() > 0 ? static_cast<uint32_t>(job.pods_size()) : MostPods(job.gang());
+  const std::string& node = job.pods_size() > 0 ? job.pods(0).node() : job.node();
+  return pods < 2 || node.empty() ? job.node() : node + " +" + std::to_string(pods - 1);
 }
 
 // "2 to 8 nodes, 4 processes on each"; "" for one process.
