@@ -276,7 +276,11 @@ TEST_F(AdminTest, WhatAProgramSavedIsNotLost) {
   EXPECT_NEAR(static_cast<double>(InfoOf(job.job()).saved_us()), static_cast<double>(saved), 1e6);
   clock_.AdvanceSeconds(100);
   EXPECT_EQ(ChangeJob(job.job(), v1::ChangeJobs::REQUEUE).problems_size(), 0);
-  LeavesFor("n1", job.placement(), SIGKILL);
+  v1::AttemptReport left = ReportOf(job.placement(), v1::COMPLETING);
+  left.mutable_exit()->set_kind(v1::ExitRecord::PREEMPTED_BY_JOB);
+  left.mutable_exit()->set_signal(SIGKILL);
+  left.mutable_exit()->set_started_us(saved - 1'000'000'000);
+  Report("n1", left);
   EXPECT_NEAR(static_cast<double>(InfoOf(job.job()).lost_us()), 100e6, 1e6);
   // Another attempt's word, or another node's, says nothing.
   word.set_attempt(7);
