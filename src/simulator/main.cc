@@ -2,6 +2,7 @@
 // vrun-sim, started by `vctl sim`: replays a trace against scheduling policies on this machine. It does not contact a
 // cluster.
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -168,6 +169,29 @@ std::string JobsAsTable(const sim::Study& study, bool wide, bool headers) {
          (any_free && headers ? "\n* moves running jobs for nothing; --exact forbids it\n" : "");
 }
 
+// A line for each class of sizes, a column for each policy. Wide: also the longest wait of 19 jobs of 20.
+std::string SizesAsTable(const sim::Study& study, bool wide, bool headers) {
+  std::vector<std::string> titles{"GPUS", "JOBS"};
+  for (const sim::JobOutcome& outcome : study.jobs) {
+    std::string name = outcome.policy;
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
+    titles.push_back(name + "-WAIT");
+    if (wide) titles.push_back(name + "-P95");
+  }
+  Table table(std::move(titles));
+  // The policies ran the same jobs, so they have the same classes.
+  const std::vector<sim::SizeClass>& sizes = study.jobs.front().sizes;
+  for (size_t k = 0; k < sizes.size(); ++k) {
+    std::vector<std::string> cells{sizes[k].gpus, std::to_string(sizes[k].jobs)};
+    for (const sim::JobOutcome& outcome : study.jobs) {
+      cells.push_back(Fixed(outcome.sizes[k].wait.mean, 0));
+      if (wide) cells.push_back(Fixed(outcome.sizes[k].wait.p95, 0));
+    }
+    table.Add(std::move(cells));
+  }
+  return table.Format(headers);
+}
+
 std::string PodsAsTable(const sim::Study& study, bool headers) {
   Table table({"POLICY", "ALLOCATION%", "FRAGMENTATION%", "OF-IDLE%", "MOVED%"});
   for (const sim::PodOutcome& outcome : study.pods) {
@@ -324,6 +348,8 @@ Result<int> Run(const CtlInvocation& invocation) {
     Print(AsJson(study));
   } else if (invocation.format == OutputFormat::kHtml) {
     Print(sim::HtmlReport(study));
+  } else if (!study.jobs.empty() && invocation.Has(kBySize)) {
+    Print(SizesAsTable(study, invocation.format == OutputFormat::kWide, invocation.headers));
   } else if (!study.jobs.empty()) {
     Print(JobsAsTable(study, invocation.format == OutputFormat::kWide, invocation.headers));
   } else {

@@ -26,7 +26,8 @@ enum SimOption {
   kNodeRepair,
   kSlowNodes,
   kSeed,
-  kPrice
+  kPrice,
+  kBySize
 };
 inline constexpr OptionSpec kSimOptions[] = {
     {kNodes, 0, "nodes", Argument::kRequired, "NxG", "the cluster: nodes x GPUs of each (64x8)"},
@@ -50,6 +51,7 @@ inline constexpr OptionSpec kSimOptions[] = {
     {kUntil, 0, "until", Argument::kRequired, "TIME", "only jobs submitted before"},
     {kTeams, 0, "teams", Argument::kRequired, "FILE", "what is each team's own: a table team,gpus", Completes::kFiles},
     {kSlurm, 0, "slurm", Argument::kRequired, "PARAMETERS", "SchedulerParameters of the model: bf_interval=30,..."},
+    {kBySize, 0, "by-size", Argument::kNone, "", "the average wait by the jobs' number of GPUs, a line for each size"},
     {kExact, 0, "exact", Argument::kNone, "", "preemptive baselines cannot move jobs for nothing"},
 };
 

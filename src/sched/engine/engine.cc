@@ -362,7 +362,7 @@ void Core::MakePending(JobIndex j) {
   if (++next_stamp_ == 0) ++next_stamp_;
   stamps_[j] = next_stamp_;
   pending_sorted_ = pending_sorted_ && (pending_.empty() || pending_.back().id < job.spec.id);
-  pending_.push_back({job.spec.id, j, job.demand, job.team, next_stamp_, Base(job), InverseOf(job),
+  pending_.push_back({job.spec.id, j, job.demand, job.team, next_stamp_, TakesTurns(job), Base(job), InverseOf(job),
                       job.waiting_since / 1000, StarvationWait(job) / 1000});
   ++waiting_;
   teams_.Demand(job.team, job.milli);
@@ -407,6 +407,7 @@ void Core::Leave(JobIndex j) {
     for (const Room& r : job.leaving) cluster_.Release(r);
   }
   NoteReturn(&job);
+  EndTurn(&job);
   job.placement = {};
   job.leaving.clear();
   job.leaving_roles.clear();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The core's implementation: the jobs and the passes over them. engine.cc applies events, pass.cc orders and places,
 // preempt.cc prices and plans evictions, claim.cc carries them out, holds.cc keeps room for gangs that waited too long,
+// turns.cc lets large gangs run that waited too long,
 // inference.cc serves inference on every step, elastic.cc grows and shrinks gangs, maintenance.cc clears nodes ahead of
 // a window, explain.cc and whatif.cc explain.
 //
@@ -42,7 +43,7 @@ struct Job {
 
   Micros waiting_since = 0;  // earlier waits are added by moving it back: now - this is the total wait
   Micros waited = 0;         // before the present run
-  Micros turn_ends = 0;      // it started because it starved and is not disturbed before this time
+  Micros turn_ends = 0;      // of the turn that it has because it starved: it is not disturbed before this time
   Micros served = 0;         // run time that counts, before the present run
   Micros started = 0;        // begin of the present run
   Micros saved = 0;          // state up to this time is safe; never before `started`
@@ -120,6 +121,7 @@ class Core {
     uint32_t demand;
     TeamId team;
     uint32_t stamp;      // valid while equal to stamps_[job]
+    bool turns;          // Core::TakesTurns
     Log base;            // slowly changing part of the density: class / (T * G^beta)
     int64_t inverse;     // growth per waiting millisecond, 1/2^32
     int64_t since_ms;    // waiting since
@@ -247,6 +249,18 @@ class Core {
   Log WaitCost(const Job& job) const;
   Log WaitCost(const Job& job, Log growth) const;
   Micros StarvationWait(const Job& job) const;
+
+  // --- turns.cc ---
+  // Above every density: for starving jobs, the most overdue first.
+  static constexpr Log kStarving = 1 << 29;
+  static Log OverdueBy(int64_t waited, int64_t bound);
+  bool TakesTurns(const Job& job) const;
+  Micros TurnWait(const Job& job) const;
+  bool MayTakeTurn(const Job& job) const;
+  int64_t TurnCost(const Job& job, Micros turn) const;
+  void BeginTurn(Job* job);
+  void EndTurn(Job* job);
+  void ServeTurns();
   Class ClassOf(const Job& job) const;
 
   // --- preempt.cc ---
@@ -378,6 +392,8 @@ class Core {
   int backfill_tries_ = 0;
   int hold_tries_ = 0;
   int64_t lost_tokens_ = 0;  // thousandths of GPU-seconds
+  int64_t turn_tokens_ = 0;  // the same
+  Log most_overdue_ = 0;     // of the gangs that waited for a turn in the last pass; 0: there was none
   Micros refilled_ = 0;
 
   std::vector<Action> actions_;

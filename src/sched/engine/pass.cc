@@ -9,8 +9,6 @@
 namespace vrun::sched::core {
 
 namespace {
-// Above every density: for starving jobs, oldest first.
-constexpr Log kStarving = 1 << 29;
 constexpr size_t kEstimatesPerPass = 4000;
 // From this many entries on, a radix sort is faster than comparing.
 constexpr size_t kRadixSort = 1000;
@@ -77,6 +75,7 @@ Log Core::Density(const Job& job) const { return Base(job) + teams_.Fairness(job
 // The wait after which a job starves; scavengers never do.
 Micros Core::StarvationWait(const Job& job) const {
   if (ClassOf(job) == Class::kScavenger) return kNever;
+  if (TakesTurns(job)) return TurnWait(job);
   auto run = static_cast<__int128>(job.served + job.estimate.expected) * policy_.starvation_stretch / 1000;
   return policy_.starvation_bound + static_cast<Micros>(std::min<__int128>(run, kHour * 24 * 365));
 }
@@ -100,6 +99,7 @@ void Core::Order() {
   next_estimate_ = from + budget < pending_.size() ? from + budget : 0;
   const int64_t now_ms = now_ / 1000;
   order_.clear();
+  most_overdue_ = 0;
   size_t kept = 0;
   for (size_t i = 0; i < pending_.size(); ++i) {
     if (stamps_[pending_[i].job] != pending_[i].stamp) continue;
@@ -115,7 +115,9 @@ void Core::Order() {
     int64_t wait_ms = now_ms - p.since_ms;
     Log key = p.base + teams_.Fairness(p.team) + GrowthOf(wait_ms, p.inverse);
     if (wait_ms >= p.starves_ms) {
-      key = kStarving + static_cast<Log>(std::min<int64_t>(wait_ms / 1000, kStarving));
+      const Log overdue = OverdueBy(wait_ms, p.starves_ms);
+      if (p.turns) most_overdue_ = std::max(most_overdue_, overdue);
+      if (!p.turns || turn_tokens_ > 0) key = kStarving + overdue;
     }
     order_.push_back({uint32_t{INT32_MAX} - static_cast<uint32_t>(key), static_cast<uint32_t>(kept - 1), p.demand});
   }
@@ -152,6 +154,7 @@ void Core::Pass() {
   headroom_.Advance(now_);
   headroom_target_ = headroom_.Target(cluster_.total_milli());
   if (inference_seen_) PrepareVictims();  // for the shelf
+  ServeTurns();
   ServeHolds();
   GiveBack();
   Order();
@@ -266,7 +269,9 @@ void Core::Begin(JobIndex j) {
   Job& job = jobs_[j];
   job.started = job.saved = job.paced_since = now_;
   job.paced = 0;
-  if (job.waited >= StarvationWait(job)) {
+  if (TakesTurns(job)) {
+    if (turn_tokens_ > 0 && job.waited >= StarvationWait(job)) BeginTurn(&job);
+  } else if (job.waited >= StarvationWait(job)) {
     job.turn_ends = now_ + policy_.starvation_turn;
     job.waited = 0;
   }

@@ -17,6 +17,8 @@
 // A victim that fits in other free room is moved: the room is taken for it, it starts there as soon as it has stopped,
 // and its price is only its repeated work and restore. So its density does not matter, and scattered free room is
 // combined when that is worth it (defragmentation). A plan may move some victims and evict others.
+//
+// A gang whose turn it is (turns.cc) is denser than all, and needs no gain.
 #include <algorithm>
 #include <bit>
 
@@ -41,15 +43,21 @@ constexpr size_t kNodesMore = 64;
 // Most victims that a plan tries to spare.
 constexpr size_t kSpared = 16;
 constexpr Micros kForever = 30 * 24 * kHour;
+// How much of Policy::turn_share may be spent at once.
+constexpr Micros kTurnBurst = 24 * kHour;
 
 }  // namespace
 
-// Tokens bound the work that preemption may waste, as a share of all GPU time.
+// Tokens bound the work that preemption may waste and the time of the turns, as shares of all GPU time.
 void Core::Refill() {
-  int64_t per_second = cluster_.total_milli() * policy_.lost_budget / 1000;
-  auto more = static_cast<int64_t>(static_cast<__int128>(per_second) * (now_ - refilled_) / kSecond);
-  auto most = static_cast<int64_t>(static_cast<__int128>(per_second) * policy_.lost_burst / kSecond);
-  lost_tokens_ = std::min(lost_tokens_ + more, most);
+  const auto refill = [&](int64_t share, Micros burst, int64_t* tokens) {
+    int64_t per_second = cluster_.total_milli() * share / 1000;
+    auto more = static_cast<int64_t>(static_cast<__int128>(per_second) * (now_ - refilled_) / kSecond);
+    auto most = static_cast<int64_t>(static_cast<__int128>(per_second) * burst / kSecond);
+    *tokens = std::min(*tokens + more, most);
+  };
+  refill(policy_.lost_budget, policy_.lost_burst, &lost_tokens_);
+  refill(policy_.turn_share, kTurnBurst, &turn_tokens_);
   refilled_ = now_;
 }
 
@@ -185,7 +193,7 @@ std::optional<int64_t> Core::Select(JobIndex j, ShapeId shape, int32_t need, Lev
                                     Micros delay, Plan* plan) {
   const bool reclaim = means == Means::kReclaim, move = means == Means::kMove;
   const Job& job = jobs_[j];
-  const Log density = Density(job);
+  const Log density = MayTakeTurn(job) ? kStarving : Density(job);
   const Micros service = job.estimate.service;
   const int64_t others = teams_.pending(kRoot) - job.milli;
   auto whole = [&](JobIndex v) {
@@ -434,7 +442,7 @@ std::optional<Core::Chosen> Core::ChoosePreemption(JobIndex j, const DemandState
   const uint64_t allowed = AlternativesAllowed(job, demand);
   const Micros drained = WaitWithout(demand);
   const Micros delay = std::min(job.estimate.service, drained);
-  const Log density = Density(job);
+  const Log density = MayTakeTurn(job) ? kStarving : Density(job);
   for (Means means : {Means::kMove, Means::kEvict, Means::kReclaim}) {
     const bool reclaim = means == Means::kReclaim;
     if (state.no_preemption && !reclaim) continue;  // already tried for a denser job
@@ -470,8 +478,8 @@ std::optional<Core::Chosen> Core::ChoosePreemption(JobIndex j, const DemandState
       });
       bool urgent = std::all_of(plan.victims.begin(), plan.victims.end(),
                                 [&](JobIndex v) { return ClassOf(jobs_[v]) < ClassOf(job); });
-      bool worth = rightful && static_cast<__int128>(terms.gain) * 1000 >
-                                   static_cast<__int128>(plan.price) * (1000 + policy_.theta);
+      bool worth = rightful && (MayTakeTurn(job) || static_cast<__int128>(terms.gain) * 1000 >
+                                                        static_cast<__int128>(plan.price) * (1000 + policy_.theta));
       bool affordable = urgent || lost_tokens_ >= plan.lost;
       if (reclaim || (worth && affordable)) return Chosen{std::move(plan), std::move(*placement), terms};
       cluster_.Undo(mark);

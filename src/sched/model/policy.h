@@ -30,11 +30,16 @@ struct Policy {
   // meet its deadline delays nobody: it is served as if it had none.
   int64_t deadline_weight = 4000;
   // A job starves after it has waited starvation_bound and starvation_stretch times its expected run time. Starved jobs
-  // are served first, by age, and get a hold whatever their size. Started this way, a job runs undisturbed for
-  // starvation_turn, and then its wait counts from zero.
+  // are served first, the most overdue first, and get a hold whatever their size. Started this way, a job runs
+  // undisturbed for starvation_turn, and then its wait counts from zero.
   Micros starvation_bound = 8 * kHour;
   int64_t starvation_stretch = 20000;
   Micros starvation_turn = 4 * kHour;
+  // Large gangs (more than 8 GPUs) have a bound on all of their wait, also between evictions: starvation_bound and
+  // (turn_gang / G)^2 times what they have run. Beyond it they take turns of starvation_turn: they may evict whoever
+  // has no turn, and run undisturbed. At most turn_share of the GPU time is spent on that. 0: as if they were small.
+  int64_t turn_share = 200;
+  int64_t turn_gang = 64;  // GPUs
 
   // --- run times learned ---
   int64_t history_min_samples = 8;     // a group with fewer (decayed) samples is not used; the next larger group is

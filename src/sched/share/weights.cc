@@ -93,6 +93,8 @@ constexpr Field kFields[] = {
     VRUN_SECONDS(starvation_bound),
     VRUN_NUMBER(starvation_stretch),
     VRUN_SECONDS(starvation_turn),
+    VRUN_NUMBER(turn_share),
+    VRUN_NUMBER(turn_gang),
     VRUN_NUMBER(history_min_samples),
     VRUN_NUMBER(history_samples_kept),
     VRUN_SECONDS(sibling_gap),

@@ -2,6 +2,7 @@
 #include "sim/report/outcome.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 namespace vrun::sim {
@@ -18,28 +19,6 @@ Spread SpreadOf(std::vector<double> values) {
   };
   const double sum = std::accumulate(values.begin(), values.end(), 0.0);
   return {sum / static_cast<double>(values.size()), at(0.25), at(0.50), at(0.75), at(0.95)};
-}
-
-std::vector<SizeClass> SizesOf(const JobTrace& trace, const RunResult& result) {
-  struct Bin {
-    const char* name;
-    int32_t most;
-    std::vector<double> waits, completions;
-  };
-  Bin bins[] = {{"1", 1, {}, {}},      {"2-4", 4, {}, {}},    {"5-8", 8, {}, {}},      {"9-16", 16, {}, {}},
-                {"17-32", 32, {}, {}}, {"33-64", 64, {}, {}}, {"65+", 1 << 30, {}, {}}};
-  for (size_t i = 0; i < trace.jobs.size(); ++i) {
-    const TraceJob& job = trace.jobs[i];
-    Bin& bin = *std::find_if(std::begin(bins), std::end(bins), [&](const Bin& b) { return job.gpus <= b.most; });
-    bin.completions.push_back(Seconds(result.jobs[i].end_us - job.submit_us));
-    bin.waits.push_back(Seconds(result.jobs[i].end_us - job.submit_us - job.duration_us));
-  }
-  std::vector<SizeClass> out;
-  for (Bin& bin : bins) {
-    if (bin.waits.empty()) continue;
-    out.push_back({bin.name, static_cast<int64_t>(bin.waits.size()), SpreadOf(bin.waits), SpreadOf(bin.completions)});
-  }
-  return out;
 }
 
 double PriceOf(const JobTrace& trace, const TraceJob& job, const Prices& prices) {
@@ -72,8 +51,37 @@ void Describe(const JobTrace& trace, const RunResult& result, const Prices& pric
   }
   std::sort(outcome->completions.begin(), outcome->completions.end());
   std::sort(outcome->waits.begin(), outcome->waits.end());
-  outcome->sizes = SizesOf(trace, result);
   outcome->usage = UsageOf(trace, result, prices);
+}
+
+void SizeSamples::Add(const JobTrace& trace, const RunResult& result) {
+  ++replays_;
+  for (size_t i = 0; i < trace.jobs.size(); ++i) {
+    const TraceJob& job = trace.jobs[i];
+    // 0: one GPU, 1: two, 2: three and four, and so on.
+    const auto k = static_cast<size_t>(std::bit_width(static_cast<uint32_t>(std::max(job.gpus, 1) - 1)));
+    Class& samples = classes_[std::min(k, classes_.size() - 1)];
+    samples.completions.push_back(Seconds(result.jobs[i].end_us - job.submit_us));
+    samples.waits.push_back(Seconds(result.jobs[i].end_us - job.submit_us - job.duration_us));
+  }
+}
+
+std::vector<SizeClass> SizeSamples::Classes() const {
+  std::vector<SizeClass> out;
+  for (size_t k = 0; k < classes_.size(); ++k) {
+    const Class& samples = classes_[k];
+    if (samples.waits.empty()) continue;
+    const int least = k == 0 ? 1 : (1 << (k - 1)) + 1, most = 1 << k;
+    std::string gpus = std::to_string(least);
+    if (k + 1 == classes_.size()) {
+      gpus += "+";
+    } else if (most > least) {
+      gpus += "-" + std::to_string(most);
+    }
+    out.push_back({gpus, static_cast<int64_t>(samples.waits.size()) / replays_, SpreadOf(samples.waits),
+                   SpreadOf(samples.completions)});
+  }
+  return out;
 }
 
 void MeasureCosts(const JobTrace& trace, const RunResult& result, const Prices& prices, Metrics* metrics) {

@@ -2,6 +2,7 @@
 // Results of one policy's replays of a gang trace, beyond the averages of metrics.h.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -22,12 +23,27 @@ struct Spread {
   double p95 = 0;
 };
 
-// Jobs of similar size.
+// Jobs of similar size, in all replays.
 struct SizeClass {
-  std::string gpus;  // "1", "2-4", ...
-  int64_t jobs = 0;
+  std::string gpus;  // "1", "2", "3-4", "5-8", ..., "257+"
+  int64_t jobs = 0;  // of one replay
   Spread wait;
   Spread completion;
+};
+
+// Collects them over the replays.
+class SizeSamples {
+ public:
+  void Add(const JobTrace& trace, const RunResult& result);
+  // Only classes with jobs.
+  std::vector<SizeClass> Classes() const;
+
+ private:
+  struct Class {
+    std::vector<double> waits, completions;
+  };
+  std::array<Class, 10> classes_;
+  int32_t replays_ = 0;
 };
 
 struct TeamUsage {
@@ -42,8 +58,8 @@ struct JobOutcome {
   bool free_moves = false;
   Summary summary;
   std::vector<Metrics> runs;
+  std::vector<SizeClass> sizes;  // only classes with jobs
   // Of the first run:
-  std::vector<SizeClass> sizes;     // only classes with jobs
   std::vector<double> waits;        // seconds, sorted
   std::vector<double> completions;  // seconds, sorted
   Curves curves;                    // with StudyOptions::curves

@@ -96,6 +96,7 @@ Result<JobOutcome> RunJobs(const StudyOptions& options, const JobTrace& trace, c
     VRUN_ASSIGN(shares, ReadTeamShares(options.teams_text, options.teams_name, trace));
   }
   const int64_t span = trace.jobs.back().submit_us;
+  SizeSamples sizes;
   for (int32_t i = 0; i < options.shifts; ++i) {
     const JobTrace shifted = ShiftArrivals(trace, span / options.shifts * i);
     config.seed = options.cluster.seed + static_cast<uint64_t>(i);
@@ -118,8 +119,10 @@ Result<JobOutcome> RunJobs(const StudyOptions& options, const JobTrace& trace, c
     }
     outcome.runs.push_back(Measure(shifted, result));
     if (!options.prices.empty()) MeasureCosts(shifted, result, options.prices, &outcome.runs.back());
+    sizes.Add(shifted, result);
     if (i == 0) Describe(shifted, result, options.prices, &outcome);
   }
+  outcome.sizes = sizes.Classes();
   outcome.summary = Summarize(outcome.runs);
   return outcome;
 }
