@@ -141,6 +141,7 @@ enum class StopReason : uint8_t {
   kBackfill,     // it used room that is held for the beneficiary
   kMove,         // it makes room by moving: a Place follows when it has stopped
   kMaintenance,  // its node goes out of service; there is no beneficiary
+  kTurn,         // the beneficiary is a large gang that has waited for too long
 };
 // The running job must leave. Answered by JobStopped or JobEnded. Its room goes to `beneficiary` (0: nobody).
 struct Preempt {

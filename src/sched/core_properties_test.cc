@@ -249,5 +249,58 @@ TEST(CoreProperties, AllJobsRunWithinTheBoundWhateverTheirSize) {
   EXPECT_LT(started, p.starvation_bound + p.level_base * p.starvation_stretch / 1000 + kHour);
 }
 
+// Short work never stops coming, always more than there is room for. The gang runs for a day: nobody is told, and by
+// what is learned of the short jobs alone it would be evicted again and again.
+TEST(CoreProperties, AGangWaitsInProportionToWhatItHasRun) {
+  constexpr Micros kStep = 600 * kSecond;
+  EXPECT_TRUE(rc::check([](const Move& m) {
+    const Policy policy;
+    World w(policy);
+    const int nodes = m.a % 5 + 2, pods = m.b % (nodes - 1) + 2;
+    std::vector<Event> events;
+    for (int i = 0; i < nodes; ++i) events.push_back(NodeUp{GpuNode("n" + std::to_string(i))});
+    JobSpec gang = Gang(1, pods, 8);
+    gang.checkpoint = {true, 30 * kSecond, 60 * kSecond, 0};
+    events.push_back(JobSubmitted{gang});
+    JobId next = 2;
+    std::map<JobId, Micros> work, done;  // of the short jobs
+    Micros ran = 0, longest = 0;
+    const double size = pods * 8, all = nodes * 8;
+    const double patience = policy.turn_gang / size * policy.turn_gang / size;
+    // With more than one such gang, or one that takes most of the cluster, the budget decides.
+    const double charge = std::min(all / std::max(all - size, 1.0), 16.0);
+    const double budget = size / all * charge * 1000 / static_cast<double>(policy.turn_share);
+    for (Micros end = 96 * kHour; w.now < end && ran < 24 * kHour;) {
+      while (w.jobs.size() + events.size() < static_cast<size_t>(4 * nodes + 8)) {
+        JobSpec brief = Gang(next, 1, 1 << (next * 7 + static_cast<JobId>(m.c)) % 4);
+        brief.checkpoint = gang.checkpoint;
+        brief.user = "sweep";
+        work[next++] = static_cast<Micros>(m.kind % 50 + 10) * 60 * kSecond;
+        events.push_back(JobSubmitted{std::move(brief)});
+        if (events.size() > 40) break;
+      }
+      for (JobId id : w.stopping) events.push_back(JobStopped{id, 0});
+      for (const auto& [id, places] : w.running) {
+        if (id == 1 || w.stopping.contains(id)) continue;
+        if (done[id] >= work[id]) events.push_back(JobEnded{id});
+      }
+      const Micros before = w.now;
+      w.Feed(std::exchange(events, {}), kStep);
+      w.Run(kSecond);
+      for (const auto& [id, places] : w.running) {
+        if (!w.stopping.contains(id)) done[id] += w.now - before;
+      }
+      ran = done[1];
+      const Micros waited = w.now - ran;
+      const auto allowed = static_cast<Micros>(std::max(patience, budget) * static_cast<double>(ran));
+      longest = std::max(longest, waited - allowed);
+      if (::testing::Test::HasFailure()) RC_FAIL("see above");
+    }
+    // A turn is budgeted as a whole; until all room is free and saved takes a while.
+    const auto turn = static_cast<Micros>(budget * static_cast<double>(policy.starvation_turn));
+    RC_ASSERT(longest <= policy.starvation_bound + turn + 2 * kHour);
+  }));
+}
+
 }  // namespace
 }  // namespace vrun::sched::core

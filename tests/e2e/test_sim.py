@@ -119,12 +119,22 @@ def test_the_page_says_what_the_json_says(sim, tmp_path):
 
 def test_its_help_names_what_it_can(sim):
     text = sim("--help").stdout
-    for word in ("html", "--node-mtbf", "--checkpoint", "--slow-nodes", "--price", "--slurm"):
+    for word in ("html", "--node-mtbf", "--checkpoint", "--slow-nodes", "--price", "--slurm", "--by-size"):
         assert word in text, word
     names = sim("--policy", "list").stdout
     for policy in ("vrun", "fifo", "greedy", "easy", "easy-padded", "slurm", "sjf", "ssf", "srtf", "srsf", "las", "mlfq", "timeslice",
                    "edf", "static", "kai", "random", "bestfit", "dotprod", "gpupacking", "gpuclustering", "fgd", "spread"):
         assert f"\n{policy} " in names, policy
+
+
+def test_waits_by_size(sim, tmp_path):
+    (tmp_path / "t.csv").write_text("job_id,submission_time,duration,num_gpu\na,0,100,16\nb,0,50,3\nc,10,50,16\nd,200,50,1\n")
+    words = ("t.csv", "--nodes", "2x8", "--policy", "fifo,greedy", "--by-size")
+    lines = [line.split() for line in sim(*words).stdout.splitlines()]
+    # b waits for a, and c for b.
+    assert lines == [["GPUS", "JOBS", "FIFO-WAIT", "GREEDY-WAIT"], ["1", "1", "0", "0"], ["3-4", "1", "100", "100"],
+                     ["9-16", "2", "70", "70"]]
+    assert sim(*words, "-o", "wide").stdout.split()[:6] == ["GPUS", "JOBS", "FIFO-WAIT", "FIFO-P95", "GREEDY-WAIT", "GREEDY-P95"]
 
 
 def test_without_its_program_it_says_what_is_missing(tmp_path):

@@ -347,6 +347,7 @@ std::string PreemptionReason(const core::Preempt& preempt, const JobRows& jobs) 
     case core::StopReason::kBackfill: return who + " takes the room that was kept for it";
     case core::StopReason::kMove: return "it makes room for " + who + " by going elsewhere";
     case core::StopReason::kMaintenance: return "its node goes out of service";
+    case core::StopReason::kTurn: return who + " has waited for too long";
     case core::StopReason::kWorth: break;
   }
   return who + " needs its room";

@@ -251,8 +251,8 @@ class Core {
   Micros StarvationWait(const Job& job) const;
 
   // --- turns.cc ---
-  // Above every density: for starving jobs, the most overdue first.
-  static constexpr Log kStarving = 1 << 29;
+  // Above every density: for starving jobs, oldest first. Above that: for those whose turn it is, most overdue first.
+  static constexpr Log kStarving = 1 << 29, kTurns = kStarving + (kStarving >> 1);
   static Log OverdueBy(int64_t waited, int64_t bound);
   bool TakesTurns(const Job& job) const;
   Micros TurnWait(const Job& job) const;

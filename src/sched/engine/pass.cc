@@ -115,9 +115,13 @@ void Core::Order() {
     int64_t wait_ms = now_ms - p.since_ms;
     Log key = p.base + teams_.Fairness(p.team) + GrowthOf(wait_ms, p.inverse);
     if (wait_ms >= p.starves_ms) {
-      const Log overdue = OverdueBy(wait_ms, p.starves_ms);
-      if (p.turns) most_overdue_ = std::max(most_overdue_, overdue);
-      if (!p.turns || turn_tokens_ > 0) key = kStarving + overdue;
+      if (!p.turns) {
+        key = kStarving + static_cast<Log>(std::min<int64_t>(wait_ms / 1000, kTurns - kStarving - 1));
+      } else {
+        const Log overdue = OverdueBy(wait_ms, p.starves_ms);
+        most_overdue_ = std::max(most_overdue_, overdue);
+        if (turn_tokens_ > 0) key = kTurns + overdue;
+      }
     }
     order_.push_back({uint32_t{INT32_MAX} - static_cast<uint32_t>(key), static_cast<uint32_t>(kept - 1), p.demand});
   }

@@ -193,7 +193,7 @@ std::optional<int64_t> Core::Select(JobIndex j, ShapeId shape, int32_t need, Lev
                                     Micros delay, Plan* plan) {
   const bool reclaim = means == Means::kReclaim, move = means == Means::kMove;
   const Job& job = jobs_[j];
-  const Log density = MayTakeTurn(job) ? kStarving : Density(job);
+  const Log density = MayTakeTurn(job) ? kTurns : Density(job);
   const Micros service = job.estimate.service;
   const int64_t others = teams_.pending(kRoot) - job.milli;
   auto whole = [&](JobIndex v) {
@@ -442,7 +442,7 @@ std::optional<Core::Chosen> Core::ChoosePreemption(JobIndex j, const DemandState
   const uint64_t allowed = AlternativesAllowed(job, demand);
   const Micros drained = WaitWithout(demand);
   const Micros delay = std::min(job.estimate.service, drained);
-  const Log density = MayTakeTurn(job) ? kStarving : Density(job);
+  const Log density = MayTakeTurn(job) ? kTurns : Density(job);
   for (Means means : {Means::kMove, Means::kEvict, Means::kReclaim}) {
     const bool reclaim = means == Means::kReclaim;
     if (state.no_preemption && !reclaim) continue;  // already tried for a denser job
@@ -480,7 +480,8 @@ std::optional<Core::Chosen> Core::ChoosePreemption(JobIndex j, const DemandState
                                 [&](JobIndex v) { return ClassOf(jobs_[v]) < ClassOf(job); });
       bool worth = rightful && (MayTakeTurn(job) || static_cast<__int128>(terms.gain) * 1000 >
                                                         static_cast<__int128>(plan.price) * (1000 + policy_.theta));
-      bool affordable = urgent || lost_tokens_ >= plan.lost;
+      bool affordable = urgent || MayTakeTurn(job) || lost_tokens_ >= plan.lost;
+      if (worth && plan.reason == StopReason::kWorth && MayTakeTurn(job)) plan.reason = StopReason::kTurn;
       if (reclaim || (worth && affordable)) return Chosen{std::move(plan), std::move(*placement), terms};
       cluster_.Undo(mark);
       break;  // the others cost more

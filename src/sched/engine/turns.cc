@@ -23,10 +23,13 @@ namespace {
 constexpr int64_t kLargeMilli = 8 * kMilli;
 constexpr Micros kLongest = 365 * 24 * kHour;
 // A turn is charged at most this many times.
-constexpr int64_t kMostCharge = 4;
+constexpr int64_t kMostCharge = 16;
 }  // namespace
 
-bool Core::TakesTurns(const Job& job) const { return policy_.turn_share > 0 && job.milli > kLargeMilli; }
+// A job with a deadline has its own measure of what it may wait.
+bool Core::TakesTurns(const Job& job) const {
+  return policy_.turn_share > 0 && job.milli > kLargeMilli && job.spec.deadline == 0 && job.spec.deadline_steps.empty();
+}
 
 // log2 of wait / bound.
 Log Core::OverdueBy(int64_t waited, int64_t bound) {

@@ -30,16 +30,17 @@ struct Policy {
   // meet its deadline delays nobody: it is served as if it had none.
   int64_t deadline_weight = 4000;
   // A job starves after it has waited starvation_bound and starvation_stretch times its expected run time. Starved jobs
-  // are served first, the most overdue first, and get a hold whatever their size. Started this way, a job runs
-  // undisturbed for starvation_turn, and then its wait counts from zero.
+  // are served first, by age, and get a hold whatever their size. Started this way, a job runs undisturbed for
+  // starvation_turn, and then its wait counts from zero.
   Micros starvation_bound = 8 * kHour;
   int64_t starvation_stretch = 20000;
   Micros starvation_turn = 4 * kHour;
-  // Large gangs (more than 8 GPUs) have a bound on all of their wait, also between evictions: starvation_bound and
-  // (turn_gang / G)^2 times what they have run. Beyond it they take turns of starvation_turn: they may evict whoever
-  // has no turn, and run undisturbed. At most turn_share of the GPU time is spent on that. 0: as if they were small.
+  // Large gangs (more than 8 GPUs, without a deadline) have a bound on all of their wait, also between evictions:
+  // starvation_bound and (turn_gang / G)^2 times what they have run. Beyond it they take turns of starvation_turn: they
+  // may evict whoever has no turn, and run undisturbed. At most turn_share of the GPU time is spent on that. 0: as if
+  // they were small.
   int64_t turn_share = 200;
-  int64_t turn_gang = 64;  // GPUs
+  int64_t turn_gang = 54;  // GPUs
 
   // --- run times learned ---
   int64_t history_min_samples = 8;     // a group with fewer (decayed) samples is not used; the next larger group is
@@ -55,11 +56,11 @@ struct Policy {
 
   // --- preemption ---
   bool preemption = true;
-  int64_t theta = 1000;            // gain must exceed (1 + theta) * price
-  int64_t quantum_factor = 6000;   // after a start: undisturbed for this many times save + restore
-  int64_t lost_budget = 15;        // most GPU time to lose to preemption, as a share of capacity; class and guarantee
-                                   // may overdraw
-  Micros lost_burst = 24 * kHour;  // how much of that share may be spent at once
+  int64_t theta = 1000;                 // gain must exceed (1 + theta) * price
+  int64_t quantum_factor = 6000;        // after a start: undisturbed for this many times save + restore
+  int64_t lost_budget = 15;             // most GPU time to lose to preemption, as a share of capacity; class, guarantee
+                                        // and turns may overdraw
+  Micros lost_burst = 24 * kHour;       // how much of that share may be spent at once
   Micros price_interval = 5 * kSecond;  // maximum age of the densities and prices of running jobs
   int32_t preempt_attempts = 8;         // per pass
   int32_t preempt_domains = 8;          // domains compared for one gang
