@@ -163,7 +163,7 @@ void FrozenFiles::Settle() {
   built();
   {
     MutexLock lock(mutex_);
-    settled_.wait(lock, [&] { return keeping_ == 0; });
+    settled_.wait(lock, [this]() VRUN_REQUIRES(mutex_) { return keeping_ == 0; });
   }
   built();
 }
