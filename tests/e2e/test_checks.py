@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("test_checks.py")   # not several compilers at once
+
 TOP = pathlib.Path(__file__).resolve().parents[2]
 CHECK = TOP / "tools/check_layers.py"
 
