@@ -314,6 +314,7 @@ TEST_F(HomeGangTest, AHomeThatComesBackKnowsThePodsThatAreOver) {
   message.mutable_resume()->set_job(job);
   back.Send(message, {client.in_home.get(), client.out_home.get(), client.err_home.get(), client.memory.get()});
   Pods resumed = Connected(1);
+  ASSERT_TRUE(resumed.contains(1));
   Attached(resumed[1].task.get(), true);
   Ends(resumed[1], v1::ExitRecord::EXITED, 6);
   const v1::Finished finished = back.Finished();

@@ -59,6 +59,8 @@ class JobRun {
     virtual uint64_t OutputWanted(v1::StreamId stream) = 0;
     // The whole stream and its end were passed on.
     virtual bool OutputEnded(v1::StreamId stream) = 0;
+    // All of it is home. The node is told so next, and forgets it.
+    virtual void OnReleasing(const Outcome& /*outcome*/) {}
     // Last call.
     virtual void OnEnded(const Outcome& outcome) = 0;
   };

@@ -84,6 +84,8 @@ uint64_t GangRun::Pod::OutputWanted(v1::StreamId stream) {
 
 bool GangRun::Pod::OutputEnded(v1::StreamId stream) { return gang_->output_.Ended(number_, stream); }
 
+void GangRun::Pod::OnReleasing(const Outcome& outcome) { gang_->OnPodReleasing(*this, outcome); }
+
 void GangRun::Pod::OnEnded(const Outcome& outcome) {
   if (outcome_) return;
   outcome_ = outcome;

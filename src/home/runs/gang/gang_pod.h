@@ -46,6 +46,7 @@ class GangRun::Pod : public JobRun::Sink {
   void OnOutput(v1::StreamId stream, uint64_t offset, std::string data, bool eof) override;
   uint64_t OutputWanted(v1::StreamId stream) override;
   bool OutputEnded(v1::StreamId stream) override;
+  void OnReleasing(const Outcome& outcome) override;
   void OnEnded(const Outcome& outcome) override;
 
  private:

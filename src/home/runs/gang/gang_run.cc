@@ -341,13 +341,16 @@ void GangRun::OnPodEnded(Pod* pod) {
     DropPods();
     return Finish(Combined());
   }
-  if (outcome.record && outcome.exit_status == ExitStatus(*outcome.record) && !outcome.superseded && !AllOver()) {
-    v1::ExitRecord record = *outcome.record;
-    record.set_pod(pod->number());
-    record.set_attempt(attempt_);
-    files_->RememberPodEnd(plan_.job, record);
-  }
   if (AllOver()) Decide();
+}
+
+// Before the node forgets it: a home that is killed at this moment asks the node for it again, or knows it.
+void GangRun::OnPodReleasing(const Pod& pod, const Outcome& outcome) {
+  if (!outcome.record || outcome.exit_status != ExitStatus(*outcome.record)) return;
+  v1::ExitRecord record = *outcome.record;
+  record.set_pod(pod.number());
+  record.set_attempt(attempt_);
+  files_->RememberPodEnd(plan_.job, record);
 }
 
 bool GangRun::AllOver() const {

@@ -80,6 +80,7 @@ class GangRun : public JobRun {
   void OnPodProgress(Pod* pod, v1::JobState state);
   void OnPodStarted(Pod* pod);
   void OnPodOutput(Pod* pod, v1::StreamId stream, uint64_t offset, std::string data, bool eof);
+  void OnPodReleasing(const Pod& pod, const Outcome& outcome);
   void OnPodEnded(Pod* pod);
   void NoticeOnce(const std::string& text, bool of_writes);
 

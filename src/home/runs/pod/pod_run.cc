@@ -454,6 +454,7 @@ void PodRun::MaybeFinish() {
   }
   AddToOutcome(&outcome);
   if (!attempt_->task) return Retry();  // the node is told of the end first
+  sink_->OnReleasing(outcome);
   v1::TaskUp up;
   *up.mutable_release() = release_;
   attempt_->task->Send(up);
