@@ -240,10 +240,10 @@ TEST_F(TaskTest, HostnameAndPlaces) {
       "/dev/ptmx;"
       "head -c 3 /dev/zero | wc -c; echo > /dev/null; cat /etc/resolv.conf; echo 1 > /proc/sys/kernel/sysrq "
       "2>/dev/null || echo ro;"
-      "touch /sys/x 2>/dev/null || echo ro; test -e /proc/1 && ls /proc | grep -c '^[0-9]*$'; ls /");
+      "touch /sys/x 2>/dev/null || echo ro; test -e /proc/1 && set -- /proc/[0-9]*; echo $#; ls /");
   Result<std::string> resolv = ReadFile("/etc/resolv.conf");
   EXPECT_EQ("box\n1777\n1777\n755\n755\n/proc/self/fd\npts/ptmx\n3\n" + (resolv ? *resolv : "nameserver 192.0.2.1\n") +
-                "ro\nro\n4\nbin\ndev\netc\nhome\nproc\nroot\nrun\nsub\nsys\ntmp\n",
+                "ro\nro\n2\nbin\ndev\netc\nhome\nproc\nroot\nrun\nsub\nsys\ntmp\n",
             o.out);
   for (const v1::WriteBack& w : o.writes) ADD_FAILURE() << "carried home: " << w.path();
 }
