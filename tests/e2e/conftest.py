@@ -4,6 +4,7 @@ node, and own ones for the rest. With pytest-xdist each worker has its own of al
 import collections
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -54,6 +55,20 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: place.get(item.path.name, len(place)) if "own" not in item.fixturenames else len(place))
 
 
+def waiting():
+    """The threads of this machine that wait for a file system, and for what: also those of other tests."""
+    lines = []
+    for task in pathlib.Path("/proc").glob("[0-9]*/task/[0-9]*"):
+        try:
+            stack = [line.split()[-1].split("+")[0] for line in (task / "stack").read_text().splitlines()]
+            if any(re.search("fuse|lookup|rwsem", frame) for frame in stack) and stack[0] != "fuse_dev_do_read":
+                command = (task / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                lines.append(f"{task.name} {command[:80]}: {' '.join(stack[:8])}")
+        except (OSError, IndexError):
+            pass
+    return "\n".join(lines[:40])
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item, nextitem):
     """A hung test ends with a traceback, and the fixtures still clean up."""
@@ -61,7 +76,7 @@ def pytest_runtest_protocol(item, nextitem):
     limit = int((max(TEST_SECONDS, marker.args[0]) if marker else TEST_SECONDS) * SLOW)
 
     def expired(*_):
-        raise TimeoutError(f"{item.name}: not over after {limit} s")
+        raise TimeoutError(f"{item.name}: not over after {limit} s\n{waiting()}")
     old = signal.signal(signal.SIGALRM, expired)
     signal.alarm(limit)
     yield

@@ -66,6 +66,7 @@ def without_progress(err):
 
 
 @both_views
+@pytest.mark.seconds(240)   # 14 s alone, and each new server does the work of the last one again
 def test_the_server_is_killed_again_and_again_under_a_job(sturdy, view):
     cluster = sturdy(view=view)
     data = cluster.root / "root/data"
@@ -96,7 +97,7 @@ def test_the_server_is_killed_again_and_again_under_a_job(sturdy, view):
         line = p.stdout.readline()
         assert line == f"{i}\n", (line, p.stderr.read(), node_log(cluster)[-4000:])
     end_server(cluster, signal.SIGKILL, 0.05)
-    out, err = p.communicate(timeout=40)
+    out, err = p.communicate(timeout=120)
     assert (p.returncode, out, without_progress(err)) == (0, "", ""), (err, node_log(cluster)[-4000:])
     assert (cluster.root / "root/result").read_text() == "written\n"
     assert (cluster.root / "root/rounds").read_text() == "".join(f"{i}\n" for i in range(rounds))

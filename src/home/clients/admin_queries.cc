@@ -6,7 +6,7 @@
 namespace vrun::home {
 namespace {
 
-constexpr int64_t kTimeout = 30'000'000;
+constexpr int64_t kAdminTimeout = 30'000'000;
 
 void SendNotice(const AdminQueries::Client& client, const std::string& text) {
   v1::HomeMessage message;
@@ -24,7 +24,7 @@ void Done(const AdminQueries::Client& client) {
 }  // namespace
 
 void AdminQueries::Change(const Client& client, const v1::ChangeJobs& change) {
-  controller_->Call<v1::ChangeJobs, v1::ChangeReply>("Change", change, kTimeout,
+  controller_->Call<v1::ChangeJobs, v1::ChangeReply>("Change", change, kAdminTimeout,
                                                      [client](Result<v1::ChangeReply> reply) {
                                                        if (!reply) return client->SendError(reply.error());
                                                        for (const std::string& problem : reply->problems())
@@ -34,7 +34,7 @@ void AdminQueries::Change(const Client& client, const v1::ChangeJobs& change) {
 }
 
 void AdminQueries::Drain(const Client& client, const v1::DrainNodes& drain) {
-  controller_->Call<v1::DrainNodes, v1::NodesReply>("Drain", drain, kTimeout, [client](Result<v1::NodesReply> reply) {
+  controller_->Call<v1::DrainNodes, v1::NodesReply>("Drain", drain, kAdminTimeout, [client](Result<v1::NodesReply> reply) {
     if (!reply) return client->SendError(reply.error());
     v1::HomeMessage message;
     message.mutable_nodes()->mutable_nodes()->Swap(reply->mutable_nodes());
@@ -44,7 +44,7 @@ void AdminQueries::Drain(const Client& client, const v1::DrainNodes& drain) {
 }
 
 void AdminQueries::Maintain(const Client& client, const v1::SetMaintenance& maintenance) {
-  controller_->Call<v1::SetMaintenance, v1::MaintenanceList>("Maintain", maintenance, kTimeout,
+  controller_->Call<v1::SetMaintenance, v1::MaintenanceList>("Maintain", maintenance, kAdminTimeout,
                                                              [client](Result<v1::MaintenanceList> reply) {
                                                                if (!reply) return client->SendError(reply.error());
                                                                v1::HomeMessage message;

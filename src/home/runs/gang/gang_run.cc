@@ -16,7 +16,7 @@
 namespace vrun::home {
 namespace {
 
-constexpr int64_t kWatchRetryMicros = 500'000;
+constexpr int64_t kGangWatchRetryMicros = 500'000;
 constexpr int64_t kFetchRetryMicros = 100'000;
 constexpr size_t kMostNotices = 10'000;
 constexpr size_t kMostNodesInText = 4;
@@ -121,7 +121,7 @@ void GangRun::OpenWatch() {
     // Nothing more is to be asked about a job that is over.
     const bool over = state_ == State::kActive && last_event_ && IsEnd(last_event_->state());
     if (ended() || over || watch_timer_ != 0) return;
-    watch_timer_ = loop_->After(kWatchRetryMicros, [this] {
+    watch_timer_ = loop_->After(kGangWatchRetryMicros, [this] {
       watch_timer_ = 0;
       OpenWatch();
     });
