@@ -219,6 +219,7 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
                           {"pool", &config.pool},
                           {"view", &config.view},
                           {"conflicts", &config.conflicts},
+                          {"away", &config.away},
                           {"root", &config.root},
                           {"cache_size", &config.cache_size},
                           {"cache_min_free", &config.cache_min_free},
@@ -308,6 +309,9 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
   if (config.conflicts != "beside" && config.conflicts != "error") {
     return At(file, where("conflicts"), "conflicts: must be \"beside\" or \"error\"");
   }
+  if (!config.away.empty() && config.away != "on" && config.away != "off") {
+    return At(file, where("away"), "away: must be \"on\" or \"off\"");
+  }
   if (config.pool.empty()) return At(file, where("pool"), "pool: must not be empty");
   return config;
 }
@@ -342,6 +346,7 @@ std::string FormatConfig(const Config& config) {
   if (config.conflicts != Config().conflicts) {
     line("conflicts", config.conflicts, "beside or error: what a job comes to that wrote what home has changed, too");
   }
+  if (!config.away.empty()) line("away", config.away, "on or off: whether batch jobs need this machine to the end");
   line("root", config.root, "the directory of this machine that the jobs see as /");
   if (!config.cache_size.empty()) line("cache_size", config.cache_size, "bound of the node's content caches");
   if (!config.cache_min_free.empty()) {

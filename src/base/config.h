@@ -50,6 +50,7 @@ struct Config {
   // and the user is told.)
   std::string conflicts = "beside";
   std::string view = "live";  // or "frozen": default view of a run (batch jobs: frozen)
+  std::string away;           // "on": `vbatch` submits away jobs unless told otherwise; "off" or "": it does not
   std::string root = "/";     // directory of this machine that the jobs see as "/"
   // For the node that `vctl up` starts on this machine:
   std::string cache_size;  // limit of its content caches, like "20G"; "": a quarter of their file system

@@ -104,8 +104,8 @@ Result<int> Service::Start(const std::string& listen, const rpc::Credentials& cr
   server_ = rpc::Server::Create(credentials);
   ServeUnary("/vrun.v1.Control/Submit", &Submit);
   ServeUnary("/vrun.v1.Control/Cancel", &Cancel);
-  ServeUnary("/vrun.v1.Control/Get", &Get);
-  ServeUnary("/vrun.v1.Control/List", &List);
+  ServeUnary("/vrun.v1.Control/Get", &Get, {"home", "snapshots"});
+  ServeUnary("/vrun.v1.Control/List", &List, {"home", "snapshots"});
   ServeUnary("/vrun.v1.Control/Nodes", &Nodes);
   ServeUnary("/vrun.v1.Control/Why", &Why);
   ServeUnary("/vrun.v1.Control/Teams", &Teams);
@@ -113,7 +113,7 @@ Result<int> Service::Start(const std::string& listen, const rpc::Credentials& cr
   ServeUnary("/vrun.v1.Control/Change", &Change);
   ServeUnary("/vrun.v1.Control/Drain", &Drain);
   ServeUnary("/vrun.v1.Control/Maintain", &Maintain);
-  ServeUnary("/vrun.v1.Control/PresignVault", &PresignVault, "snapshots");
+  ServeUnary("/vrun.v1.Control/PresignVault", &PresignVault, {"snapshots"});
   server_->Streaming(
       "/vrun.v1.Control/Agent",
       [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
@@ -137,9 +137,11 @@ Result<int> Service::Start(const std::string& listen, const rpc::Credentials& cr
 
 template <typename Request, typename Reply>
 void Service::ServeUnary(const std::string& method, Result<Reply> (*op)(State&, const rpc::Peer&, const Request&),
-                         const char* role) {
-  server_->Unary(method, [this, op, method, role](const rpc::Peer& peer, std::string bytes, auto reply) {
-    if (peer.role != role) return reply(Error(Code::kDenied, method + ": only the role " + role + " may call this"));
+                         const std::vector<std::string>& roles) {
+  server_->Unary(method, [this, op, method, roles](const rpc::Peer& peer, std::string bytes, auto reply) {
+    if (std::find(roles.begin(), roles.end(), peer.role) == roles.end()) {
+      return reply(Error(Code::kDenied, method + ": only the role " + roles[0] + " may call this"));
+    }
     auto request = std::make_shared<Request>();
     if (!request->ParseFromString(bytes)) return reply(Error(Code::kCorrupt, method + ": the request does not parse"));
     auto answer = std::make_shared<Result<Reply>>(Reply());

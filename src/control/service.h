@@ -82,7 +82,7 @@ class Service {
 
   template <typename Request, typename Reply>
   void ServeUnary(const std::string& method, Result<Reply> (*op)(State&, const rpc::Peer&, const Request&),
-                  const char* role = "home");
+                  const std::vector<std::string>& roles = {"home"});
   void OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::string bytes);
   void OnAgentClosed(const std::shared_ptr<AgentSession>& session);
   void OnWatchMessage(const std::shared_ptr<WatchSession>& session, std::string bytes);

@@ -38,6 +38,7 @@
 #include "home/root/root_tree.h"
 #include "home/root/tree_follower.h"
 #include "home/root/tree_table.h"
+#include "home/runs/away_jobs.h"
 #include "home/runs/gang/gang_run.h"
 #include "home/runs/job_roots.h"
 #include "home/runs/launch.h"
@@ -241,9 +242,10 @@ class Home {
         roots_(&tree_, &trees_, &frozen_, &files_, &content_.tree_board()),
         run_files_(root, places.state_dir),
         withheld_(loop, &controller_, &nodes_, &run_files_),
-        runs_(loop, &controller_, &roots_, &content_.traces(), &spool_, &run_files_,
+        away_(loop, &controller_, &roots_, &snapshots_, &run_files_),
+        runs_(loop, &controller_, &roots_, &content_.traces(), &spool_, &run_files_, &away_,
               RunMakers(config.conflicts == "error")),
-        queries_(loop, &controller_, &nodes_, &roots_, &runs_, &withheld_, &content_, root),
+        queries_(loop, &controller_, &nodes_, &roots_, &runs_, &away_, &withheld_, &content_, root),
         admin_(&controller_, &defaults_),
         clients_(loop, &runs_, &queries_, &admin_, [this] { cluster_.Refresh(); }) {
     content_.SetLiveWrites(&live_writes_);
@@ -348,6 +350,7 @@ class Home {
   const JobRoots roots_;
   const RunFiles run_files_;
   Withheld withheld_;
+  AwayJobs away_;
   Runs runs_;
   Queries queries_;
   AdminQueries admin_;

@@ -1,18 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/stream_window.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 
 namespace vrun::node {
 
+void OutputWindow::Free::operator()(char* block) const {
+  if (mapped) {
+    ::munmap(block, kBlock);
+  } else {
+    delete[] block;
+  }
+}
+
+void OutputWindow::SpoolTo(UniqueFd file, uint64_t bytes) {
+  spool_ = std::move(file);
+  spool_bytes_ = bytes;
+}
+
+// Allocated first: a write to a mapped hole of a full disk would be a SIGBUS.
+OutputWindow::Block OutputWindow::NewBlock(uint64_t offset) {
+  if (spool_ && ::fallocate(spool_.get(), 0, static_cast<off_t>(offset), kBlock) == 0) {
+    void* mapped =
+        ::mmap(nullptr, kBlock, PROT_READ | PROT_WRITE, MAP_SHARED, spool_.get(), static_cast<off_t>(offset));
+    if (mapped != MAP_FAILED) return Block(static_cast<char*>(mapped), Free{true});
+  }
+  if (spool_ && !unbounded_ && end_ - acknowledged_ >= limit_) return nullptr;
+  // Not zeroed: the kernel provides pages as they are touched.
+  return spare_ ? std::move(spare_) : Block(new char[kBlock]);
+}
+
 OutputWindow::Space OutputWindow::Reserve() {
-  uint64_t limit = unbounded_ ? UINT64_MAX : acknowledged_ + limit_;
+  uint64_t limit = unbounded_ ? UINT64_MAX : acknowledged_ + capacity();
   if (end_ >= limit) return {nullptr, 0};
   size_t block = static_cast<size_t>((end_ - BlockStart()) / kBlock);
   if (block == blocks_.size()) {
-    // Not zeroed: the kernel provides pages as they are touched.
-    blocks_.push_back(spare_ ? std::move(spare_) : std::unique_ptr<char[]>(new char[kBlock]));
+    Block fresh = NewBlock(BlockStart() + blocks_.size() * kBlock);
+    no_space_ = !fresh;
+    if (no_space_) return {nullptr, 0};
+    blocks_.push_back(std::move(fresh));
   }
   size_t at = static_cast<size_t>(end_ % kBlock);
   return {blocks_[block].get() + at, static_cast<size_t>(std::min<uint64_t>(kBlock - at, limit - end_))};
@@ -40,10 +70,16 @@ Status OutputWindow::Acknowledge(uint64_t offset) {
   sent_ = std::max(sent_, offset);  // was sent over an earlier connection
   size_t whole = static_cast<size_t>(offset / kBlock - acknowledged_ / kBlock);
   for (size_t i = 0; i < whole && !blocks_.empty(); ++i) {
-    spare_ = std::move(blocks_.front());
+    const auto start = static_cast<off_t>(BlockStart() + i * kBlock);
+    if (blocks_.front().get_deleter().mapped) {
+      ::fallocate(spool_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, kBlock);
+    } else {
+      spare_ = std::move(blocks_.front());
+    }
     blocks_.pop_front();
   }
   acknowledged_ = offset;
+  no_space_ = false;
   return {};
 }
 
@@ -63,6 +99,7 @@ std::optional<OutputWindow::Piece> OutputWindow::Next() {
     end_sent_ = true;
     return Piece{sent_, {}, true};
   }
+  if (spool_ && sent_ - acknowledged_ >= limit_) return std::nullopt;
   size_t block = static_cast<size_t>((sent_ - BlockStart()) / kBlock);
   size_t at = static_cast<size_t>(sent_ % kBlock);
   size_t n = static_cast<size_t>(std::min<uint64_t>(kBlock - at, end_ - sent_));

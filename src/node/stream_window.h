@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace vrun::node {
 
@@ -43,6 +44,9 @@ class OutputWindow {
   bool ended() const { return ended_; }
   // Of many streams of one task, each keeps less. Before the first byte.
   void SetLimit(uint64_t bytes) { limit_ = bytes; }
+  // Keeps up to `bytes` in this empty file, so that the source goes on without a receiver. What is sent and not
+  // acknowledged stays within the limit. Before the first byte.
+  void SpoolTo(UniqueFd file, uint64_t bytes);
   // The source is dead and its remaining data is small, so it need not wait for acknowledgements.
   void SetUnbounded() { unbounded_ = true; }
 
@@ -62,16 +66,29 @@ class OutputWindow {
   uint64_t acknowledged() const { return acknowledged_; }
   uint64_t sent() const { return sent_; }
   uint64_t end() const { return end_; }
-  bool full() const { return !unbounded_ && end_ - acknowledged_ >= limit_; }
+  bool full() const { return !unbounded_ && (no_space_ || end_ - acknowledged_ >= capacity()); }
   bool end_sent() const { return end_sent_; }
 
  private:
   static constexpr size_t kBlock = kStreamMessage;
   uint64_t BlockStart() const { return acknowledged_ / kBlock * kBlock; }  // offset of the first byte of blocks_[0]
 
-  std::deque<std::unique_ptr<char[]>> blocks_;  // each kBlock long; block i holds the offsets [i, i + 1) · kBlock
-  std::unique_ptr<char[]> spare_;               // the last freed block, reused because its pages are warm
+  uint64_t capacity() const { return spool_ ? spool_bytes_ : limit_; }
+
+  // Of the heap, or mapped from the spool.
+  struct Free {
+    bool mapped = false;
+    void operator()(char* block) const;
+  };
+  using Block = std::unique_ptr<char[], Free>;
+  Block NewBlock(uint64_t offset);
+
+  std::deque<Block> blocks_;  // each kBlock long; block i holds the offsets [i, i + 1) · kBlock
+  Block spare_;               // the last freed block of the heap, reused because its pages are warm
   uint64_t limit_ = kStreamWindow;
+  UniqueFd spool_;
+  uint64_t spool_bytes_ = 0;
+  bool no_space_ = false;  // the spool's disk is full; until something is acknowledged
   uint64_t acknowledged_ = 0, sent_ = 0, end_ = 0;
   bool ended_ = false, end_sent_ = false, unbounded_ = false;
 };

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/stream_window.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <random>
 
@@ -51,6 +53,32 @@ TEST(OutputWindow, IsFullUntilAcknowledged) {
   w.SetUnbounded();
   w.Append(std::string(1000000, 'z'));
   EXPECT_EQ(1000000u, TakeAll(&w).size());
+}
+
+TEST(OutputWindow, ASpoolGoesOnWithoutAReceiver) {
+  OutputWindow w;
+  w.SetLimit(1 << 20);
+  UniqueFd file(::open("/var/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  ASSERT_TRUE(file);
+  const int fd = file.get();
+  w.SpoolTo(std::move(file), 8 << 20);
+  std::string all;
+  for (int i = 0; all.size() < 7'000'000; ++i) all += std::to_string(i) + " ";
+  w.Append(all);
+  EXPECT_FALSE(w.full());
+  // What is on its way is bounded; the rest follows what is acknowledged.
+  std::string got;
+  while (got.size() < all.size()) {
+    const std::string some = TakeAll(&w);
+    ASSERT_FALSE(some.empty());
+    ASSERT_LE(some.size(), (1u << 20) + kStreamMessage);
+    got += some;
+    ASSERT_TRUE(w.Acknowledge(got.size()));
+  }
+  EXPECT_EQ(got, all);
+  struct stat st;
+  ASSERT_EQ(::fstat(fd, &st), 0);
+  EXPECT_LE(st.st_blocks * 512, 1 << 20) << "what is passed on takes no room";
 }
 
 TEST(OutputWindow, SendsAgainFromAnyUnacknowledgedByte) {

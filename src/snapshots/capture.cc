@@ -2,6 +2,8 @@
 #include "snapshots/capture.h"
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "base/clock.h"
@@ -16,6 +18,29 @@ namespace {
 constexpr size_t kRequests = 256;           // concurrent requests
 constexpr uint64_t kRangeBytes = 4u << 20;  // per request; a multiple of every unit size
 constexpr int64_t kTellCapturedMicros = 200'000;
+
+// Files below earlier elements of `first` come first. The order is otherwise that of the tree.
+void PutFirst(const std::vector<std::string>& first, std::vector<NewFile>* files) {
+  if (first.empty()) return;
+  std::unordered_map<std::string_view, size_t> ranks;
+  for (size_t i = 0; i < first.size(); ++i) ranks.emplace(first[i], i);
+  const auto rank = [&](std::string_view path) {
+    size_t best = first.size();
+    for (std::string_view part = path; !part.empty(); part = part.substr(0, part.rfind('/'))) {
+      if (const auto it = ranks.find(part); it != ranks.end()) best = std::min(best, it->second);
+    }
+    if (const auto it = ranks.find("/"); it != ranks.end()) best = std::min(best, it->second);
+    return best;
+  };
+  std::vector<std::pair<size_t, NewFile>> ranked;
+  ranked.reserve(files->size());
+  for (NewFile& file : *files) {
+    const size_t at = rank(file.path);
+    ranked.emplace_back(at, std::move(file));
+  }
+  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (size_t i = 0; i < ranked.size(); ++i) (*files)[i] = std::move(ranked[i].second);
+}
 
 }  // namespace
 
@@ -45,13 +70,20 @@ Capture::~Capture() {
   changed_cv_.wait(lock, [&]() VRUN_REQUIRES(mu_) { return under_way_ == 0; });
 }
 
-vrun::Result<Capture::Result> Capture::Run(const Digest& tree, const Digest& have) {
+vrun::Result<Capture::Names> Capture::FetchNames(const Digest& tree, const Digest& have) {
+  Names names;
+  VRUN_ASSIGN(names.root, FetchRoot(tree));
+  VRUN_ASSIGN(names.fresh, FetchDirectories(tree, have));
+  return names;
+}
+
+vrun::Result<Capture::Result> Capture::Run(const Digest& tree, const Names& names, const Wishes& wishes) {
   Result result;
-  VRUN_ASSIGN(result.root, FetchRoot(tree));
-  VRUN_ASSIGN(const NewDirectories fresh, FetchDirectories(tree, have));
+  result.root = names.root;
   std::vector<NewFile> files;
-  VRUN_ASSIGN(result.directory, manifest_->Complete(result.root.child, fresh, &files));
-  VRUN_TRY(FetchFiles(tree, files, &result));
+  VRUN_ASSIGN(result.directory, manifest_->Complete(result.root.child, names.fresh, &files));
+  PutFirst(wishes.first, &files);
+  VRUN_TRY(FetchFiles(tree, files, wishes.bear_losses, &result));
   return result;
 }
 
@@ -103,7 +135,7 @@ bool Capture::InStore(const store::ObjectId& id, uint64_t size) const {
   return (object && (*object)->complete()) || (vault_ != nullptr && vault_->is_open() && vault_->Has(id, size));
 }
 
-Status Capture::FetchFiles(const Digest& tree, const std::vector<NewFile>& files, Result* result) {
+Status Capture::FetchFiles(const Digest& tree, const std::vector<NewFile>& files, bool bear_losses, Result* result) {
   {
     MutexLock lock(mu_);
     told_.set_total_files(files.size());
@@ -118,6 +150,7 @@ Status Capture::FetchFiles(const Digest& tree, const std::vector<NewFile>& files
         result->sent_bytes += file->what.version.size;
       } else if (file->error->code() == Code::kAborted) {
         result->changed.push_back(file->what.path);
+        if (bear_losses) manifest_->MarkLost(file->what);
       } else {
         manifest_->MarkUnreadable(file->what);
       }

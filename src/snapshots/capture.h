@@ -36,6 +36,15 @@ class Capture {
     std::vector<std::string>
         changed;  // files that changed during the capture: the rest is stored, but the snapshot is incomplete
   };
+  // The names of a tree, without content.
+  struct Names {
+    tree::Entry root;
+    NewDirectories fresh;  // directories that `manifest` may lack
+  };
+  struct Wishes {
+    std::vector<std::string> first;  // absolute paths whose files come first, in this order
+    bool bear_losses = false;        // files in `changed` are left out: the snapshot is complete without them
+  };
   // Return false to end the capture, because the caller is gone.
   using Progress = std::function<bool(const v1::SnapshotProgress&)>;
 
@@ -46,7 +55,8 @@ class Capture {
   ~Capture();
 
   // `have`: a tree whose directories are all known to `manifest`; zero: none.
-  vrun::Result<Result> Run(const Digest& tree, const Digest& have);
+  vrun::Result<Names> FetchNames(const Digest& tree, const Digest& have);
+  vrun::Result<Result> Run(const Digest& tree, const Names& names, const Wishes& wishes);
 
  private:
   struct File;
@@ -54,7 +64,7 @@ class Capture {
 
   vrun::Result<tree::Entry> FetchRoot(const Digest& tree);
   vrun::Result<NewDirectories> FetchDirectories(const Digest& tree, const Digest& have);
-  Status FetchFiles(const Digest& tree, const std::vector<NewFile>& files, Result* result);
+  Status FetchFiles(const Digest& tree, const std::vector<NewFile>& files, bool bear_losses, Result* result);
   bool InStore(const store::ObjectId& id, uint64_t size) const;
   void Fetch(const Digest& tree, const FilePtr& file);
   void Arrived(const FilePtr& file, uint64_t offset, uint64_t length, vrun::Result<vfs::FetchedRange> range);

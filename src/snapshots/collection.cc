@@ -43,7 +43,12 @@ Error Exists(const std::string& name) {
 
 std::string IdOf(const v1::SnapshotInfo& info) { return std::string(Sha256(info.root() + info.manifest()).view()); }
 
+// Of a snapshot that somebody chose the name of, or of an unnamed one.
+bool IsStored(const std::string& name) { return CheckName(name).has_value() || IsUnnamed(name); }
+
 }  // namespace
+
+bool IsUnnamed(const std::string& name) { return name.starts_with(".") && CheckName(name.substr(1)).has_value(); }
 
 Status CheckName(const std::string& name) {
   bool fine = !name.empty() && name.size() <= kMaxNameBytes;
@@ -65,6 +70,7 @@ Collection::~Collection() {
     MutexLock lock(mu_);
     reconciled_ = false;  // stops MakeRoom
     snapshots.swap(snapshots_);
+    announced_.clear();
     realms.swap(realms_);
   }
   // First the readers, then what fetches for them.
@@ -98,7 +104,7 @@ Status Collection::Load() {
   if (dir == nullptr) return ErrnoError("list " + Escape(directory_) + "/snapshots");
   std::vector<std::string> names;
   while (const dirent* entry = ::readdir(dir)) {
-    if (CheckName(entry->d_name)) names.push_back(entry->d_name);
+    if (IsStored(entry->d_name)) names.push_back(entry->d_name);
   }
   ::closedir(dir);
   // First: this provides what the disk has lost of the others.
@@ -146,7 +152,7 @@ Status Collection::Reconcile() {
   const auto catalog = vault_->catalog().snapshot();
   for (const v1::SnapshotInfo& info : catalog) {
     const std::string& name = info.reference().name();
-    if (!CheckName(name)) continue;
+    if (!IsStored(name)) continue;
     there.insert(name);
     SnapshotPtr ours;
     {
@@ -337,6 +343,13 @@ Result<Collection::SnapshotPtr> Collection::Find(const v1::SnapshotReference& re
   for (const auto& [name, snapshot] : snapshots_) {
     if (snapshot->info.reference().id() == reference.id()) return snapshot;
   }
+  // A job was submitted with it before it was complete.
+  const bool same = it != snapshots_.end() && it->second->info.reference().tree() == reference.tree();
+  if (same && IsUnnamed(reference.name())) return it->second;
+  if (const auto early = announced_.find(reference.name());
+      early != announced_.end() && early->second.snapshot->info.reference().tree() == reference.tree()) {
+    return early->second.snapshot;
+  }
   return Error(Code::kNotFound,
                "snapshot " + Escape(reference.name()) + ": it was deleted after the job was submitted");
 }
@@ -356,10 +369,74 @@ Collection::SnapshotPtr Collection::BaseFor(const v1::CreateSnapshot& request, c
   return base;
 }
 
+Result<v1::SnapshotInfo> Collection::Announce(const v1::CreateSnapshot& request) {
+  if (!vault_) {
+    return Error(Code::kUnsupported,
+                 "--away: the pool has no S3 store for what the job reads: write s3_bucket and `s3_snapshots = \"on\"` "
+                 "into the configuration where you run `vctl up`, and run it again");
+  }
+  const std::string& name = request.name();
+  const auto wanted = Digest::FromBytes(request.tree());
+  if (!wanted || request.home_id().empty() || !IsUnnamed(name)) {
+    return Error(Code::kInvalid, "snapshot: malformed request");
+  }
+  v1::SnapshotReference reference;
+  reference.set_name(name);
+  reference.set_tree(request.tree());
+  if (auto there = Find(reference)) return (*there)->info;
+  // The S3 store says under which id nodes know the content.
+  if (!vault_->is_open()) VRUN_TRY(Readable());
+  Realm* realm = RealmOf(request.home_id());
+  const SnapshotPtr base = BaseFor(request, realm);
+  auto names = std::make_shared<Capture::Names>();
+  VRUN_ASSIGN(*names,
+              Capture(&realm->source(), store_.get(), vault_.get(), &realm->manifest(), request.home_id(), nullptr)
+                  .FetchNames(*wanted, base ? base->tree->id : Digest{}));
+  std::vector<NewFile> files;
+  VRUN_ASSIGN(const tree::DirectoryPtr directory, realm->manifest().Complete(names->root.child, names->fresh, &files));
+  auto snapshot = std::make_shared<Snapshot>();
+  snapshot->tree = tree::AssembleTree(names->root, directory);
+  if (snapshot->tree->id != *wanted) return Error(Code::kCorrupt, "snapshot: home sent another tree than it named");
+  snapshot->realm = realm;
+  reference.set_content_home_id(realm->content_home_id());
+  if (snapshot->tree->apart) reference.set_apart(std::string(snapshot->tree->apart->id.view()));
+  *snapshot->info.mutable_reference() = std::move(reference);
+  snapshot->info.set_home_id(request.home_id());
+  snapshot->pin = realm->trees().Add(snapshot->tree, {});
+  realm->late().Await(snapshot->tree);
+  const v1::SnapshotInfo info = snapshot->info;
+  const MutexLock lock(mu_);
+  announced_[name] = {std::move(snapshot), std::move(names)};
+  return info;
+}
+
+std::shared_ptr<const Capture::Names> Collection::AnnouncedNames(const std::string& name, const Digest& tree) const {
+  const MutexLock lock(mu_);
+  const auto it = announced_.find(name);
+  return it != announced_.end() && it->second.snapshot->tree->id == tree ? it->second.names : nullptr;
+}
+
+void Collection::NotAnnouncedLocked(const std::string& name) {
+  const auto it = announced_.find(name);
+  if (it == announced_.end()) return;
+  const SnapshotPtr gone = std::move(it->second.snapshot);
+  announced_.erase(it);
+  const bool same = std::any_of(announced_.begin(), announced_.end(),
+                                [&](const auto& other) { return other.second.snapshot->tree->id == gone->tree->id; });
+  if (!same) gone->realm->late().Over(gone->tree);
+}
+
 Result<Collection::Created> Collection::Create(const v1::CreateSnapshot& request, const Capture::Progress& progress) {
-  VRUN_TRY(CheckName(request.name()));
+  const bool unnamed = IsUnnamed(request.name());
+  if (!unnamed) VRUN_TRY(CheckName(request.name()));
   VRUN_TRY(NeedVault());
-  if (PathExists(PathOf(request.name()))) return Exists(request.name());
+  if (PathExists(PathOf(request.name()))) {
+    v1::SnapshotReference reference;
+    reference.set_name(request.name());
+    reference.set_tree(request.tree());
+    if (auto there = Find(reference); unnamed && there) return Created{(*there)->info, {}};
+    return Exists(request.name());
+  }
   const auto wanted = Digest::FromBytes(request.tree());
   if (!wanted || request.home_id().empty()) return Error(Code::kInvalid, "snapshot: malformed request");
   Realm* realm = RealmOf(request.home_id());
@@ -370,9 +447,19 @@ Result<Collection::Created> Collection::Create(const v1::CreateSnapshot& request
     ~Capturing() { now = false; }
   } const capturing(capturing_);
   Created created;
-  const auto capture = [&] {
-    return Capture(&realm->source(), store_.get(), vault_.get(), &realm->manifest(), request.home_id(), progress)
-        .Run(*wanted, base ? base->tree->id : Digest{});
+  Capture::Wishes wishes;
+  wishes.bear_losses = unnamed;
+  if (unnamed) wishes.first.assign(request.path().begin(), request.path().end());
+  const auto capture = [&]() -> Result<Capture::Result> {
+    Capture capturing_now(&realm->source(), store_.get(), vault_.get(), &realm->manifest(), request.home_id(),
+                          progress);
+    if (const auto names = AnnouncedNames(request.name(), *wanted)) {
+      auto captured = capturing_now.Run(*wanted, *names, wishes);
+      // Directories that were known here when it was announced may be gone.
+      if (captured || captured.error().code() != Code::kCorrupt) return captured;
+    }
+    VRUN_ASSIGN(const Capture::Names names, capturing_now.FetchNames(*wanted, base ? base->tree->id : Digest{}));
+    return capturing_now.Run(*wanted, names, wishes);
   };
   auto run = capture();
   if (!run && run.error().code() == Code::kExhausted && vault_) {
@@ -388,10 +475,9 @@ Result<Collection::Created> Collection::Create(const v1::CreateSnapshot& request
   }
   Capture::Result captured = *std::move(run);
   unsynced_.insert(unsynced_.end(), captured.stored.begin(), captured.stored.end());
-  if (!captured.changed.empty()) {
-    created.changed = std::move(captured.changed);
-    return created;
-  }
+  created.changed = std::move(captured.changed);
+  if (!created.changed.empty() && !unnamed) return created;
+  if (realm->late().TakeStored()) sync_all_ = true;
   v1::SnapshotInfo& info = created.info;
   info.set_root(tree::EncodeRoot(captured.root));
   tree::TreePtr tree = tree::AssembleTree(captured.root, captured.directory);
@@ -401,7 +487,7 @@ Result<Collection::Created> Collection::Create(const v1::CreateSnapshot& request
   info.set_created_us(WallMicros());
   info.set_entries(tree->entries);
   info.set_bytes(tree->bytes);
-  *info.mutable_path() = request.path();
+  if (!unnamed) *info.mutable_path() = request.path();
   info.set_sent_bytes(captured.sent_bytes);
   std::vector<std::string> unreadable;
   info.set_unreadable_files(realm->manifest().Unreadable(captured.directory, kMaxUnreadable, &unreadable));
@@ -425,6 +511,8 @@ Result<Collection::Created> Collection::Create(const v1::CreateSnapshot& request
   }
   VRUN_TRY(WriteFileAtomic(PathOf(request.name()), info.SerializeAsString(), 0600));
   Add(info, std::move(tree), realm);
+  const MutexLock lock(mu_);
+  NotAnnouncedLocked(request.name());
   return created;
 }
 
@@ -444,6 +532,7 @@ Result<uint64_t> Collection::Delete(const std::vector<std::string>& names) {
       std::this_thread::sleep_for(kUseTurn);
       lock.lock();
     }
+    for (const std::string& name : names) NotAnnouncedLocked(name);
     for (const std::string& name : names) {
       if (!snapshots_.contains(name) && !damaged_.contains(name)) return NoSuch(name);
       if (in_use(name)) {

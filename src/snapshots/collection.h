@@ -31,6 +31,8 @@ namespace vrun::snapshots {
 // Checks a name: letters, digits, '.', '_' and '-', at most 128, starting with a letter or digit (the rules for image
 // tags).
 Status CheckName(const std::string& name);
+// The names of snapshots that were made for one job, which nobody chose: ".", then as above. They are in no list.
+bool IsUnnamed(const std::string& name);
 
 // The S3 store that holds an owner's snapshots.
 struct VaultPlace {
@@ -79,8 +81,11 @@ class Collection {
   // read.
   struct Created {
     v1::SnapshotInfo info;
-    std::vector<std::string> changed;
+    std::vector<std::string> changed;  // of an unnamed one: left out, and it is complete without them
   };
+  // Makes an unnamed snapshot usable before it exists: home serves what has not come. Any thread; blocks until the
+  // names of the tree are here. Needs a vault. The reference has no id before the snapshot is complete.
+  Result<v1::SnapshotInfo> Announce(const v1::CreateSnapshot& request);
   Result<Created> Create(const v1::CreateSnapshot& request, const Capture::Progress& progress);
   // Deletes all or none. kAborted: one of them is in use. Returns the bytes freed.
   Result<uint64_t> Delete(const std::vector<std::string>& names);
@@ -102,6 +107,12 @@ class Collection {
   Status LoadOne(const std::string& name);
   // Null: there is none.
   SnapshotPtr BaseFor(const v1::CreateSnapshot& request, const Realm* realm) const;
+  struct Announced {
+    SnapshotPtr snapshot;
+    std::shared_ptr<const Capture::Names> names;
+  };
+  std::shared_ptr<const Capture::Names> AnnouncedNames(const std::string& name, const Digest& tree) const;
+  void NotAnnouncedLocked(const std::string& name) VRUN_REQUIRES(mu_);
   // Registers a loaded snapshot.
   void Add(v1::SnapshotInfo info, tree::TreePtr tree, Realm* realm);
   // Whether the disk is only a cache of the bucket's content. mu_ held.
@@ -129,6 +140,7 @@ class Collection {
   std::string store_id_ VRUN_GUARDED_BY(mu_);
   std::map<std::string, std::unique_ptr<Realm>> realms_ VRUN_GUARDED_BY(mu_);  // by home id
   std::map<std::string, SnapshotPtr> snapshots_ VRUN_GUARDED_BY(mu_);          // by name
+  std::map<std::string, Announced> announced_ VRUN_GUARDED_BY(mu_);            // by name
   std::set<std::string> damaged_ VRUN_GUARDED_BY(mu_);
 };
 

@@ -28,7 +28,10 @@ Error Damaged(const std::string& what) {
 
 }  // namespace
 
-Result<tree::DirectoryPtr> Manifest::Load(const Digest& blob) { return LoadAt(blob, 0); }
+Result<tree::DirectoryPtr> Manifest::Load(const Digest& blob) {
+  const MutexLock lock(mu_);
+  return LoadAt(blob, 0);
+}
 
 Result<tree::DirectoryPtr> Manifest::LoadAt(const Digest& blob, int depth) {
   if (depth > kMaxDepth) return Damaged("the directories are nested too deeply");
@@ -49,7 +52,7 @@ Result<tree::DirectoryPtr> Manifest::LoadAt(const Digest& blob, int depth) {
       const auto decoded = store::ObjectId::Decode((id++)->id);
       if (!decoded)
         return Damaged("a name of content that does not parse, or one of SHA-256: of an earlier version of vrun");
-      Identify(entry.version(), *decoded);
+      IdentifyLocked(entry.version(), *decoded);
     } else if (entry.is_regular() && entry.size > 0) {
       unreadable_.insert(entry.version());
     }
@@ -78,6 +81,7 @@ struct Manifest::Completion {
 Result<tree::DirectoryPtr> Manifest::Complete(const Digest& root, const NewDirectories& fresh,
                                               std::vector<NewFile>* files) {
   Completion work{fresh, files, {}, {}};
+  const MutexLock lock(mu_);
   return CompleteAt(root, "/", 0, &work);
 }
 
@@ -113,16 +117,39 @@ Result<tree::DirectoryPtr> Manifest::CompleteAt(const Digest& digest, const std:
 }
 
 void Manifest::Identify(const tree::FileVersion& version, const store::ObjectId& id) {
+  const MutexLock lock(mu_);
+  IdentifyLocked(version, id);
+}
+
+void Manifest::IdentifyLocked(const tree::FileVersion& version, const store::ObjectId& id) {
   // Doubts about recently changed versions are home's to resolve: it named the content when it served it, and checked
   // the file afterwards.
   ids_.Remember(version, id, INT64_MAX);
   unreadable_.erase(version);
+  lost_.erase(version);
+}
+
+void Manifest::MarkUnreadable(const NewFile& file) {
+  const MutexLock lock(mu_);
+  unreadable_.insert(file.version);
+}
+
+void Manifest::MarkLost(const NewFile& file) {
+  const MutexLock lock(mu_);
+  unreadable_.insert(file.version);
+  lost_.insert(file.version);
+}
+
+bool Manifest::Lost(const tree::FileVersion& version) const {
+  const MutexLock lock(mu_);
+  return lost_.contains(version);
 }
 
 uint64_t Manifest::Unreadable(const tree::DirectoryPtr& root, size_t most, std::vector<std::string>* paths) const {
+  const MutexLock lock(mu_);
   if (unreadable_.empty()) return 0;
   uint64_t count = 0;
-  VisitDirectories(root, [&](const std::string& path, const tree::DirectoryPtr& directory) {
+  VisitDirectories(root, [&](const std::string& path, const tree::DirectoryPtr& directory) VRUN_REQUIRES(mu_) {
     for (size_t i = 0; i < directory->size(); ++i) {
       const tree::Entry entry = directory->At(i);
       if (!entry.is_regular() || entry.size == 0 || !unreadable_.contains(entry.version())) continue;
@@ -132,7 +159,10 @@ uint64_t Manifest::Unreadable(const tree::DirectoryPtr& root, size_t most, std::
   return count;
 }
 
-Result<Digest> Manifest::Write(const tree::DirectoryPtr& root) { return WriteAt(root, 0); }
+Result<Digest> Manifest::Write(const tree::DirectoryPtr& root) {
+  const MutexLock lock(mu_);
+  return WriteAt(root, 0);
+}
 
 Result<Digest> Manifest::WriteAt(const tree::DirectoryPtr& directory, int depth) {
   if (const auto it = known_.find(directory->digest()); it != known_.end()) return it->second.blob;
@@ -158,6 +188,7 @@ Result<Digest> Manifest::WriteAt(const tree::DirectoryPtr& directory, int depth)
 
 void Manifest::Need(const tree::DirectoryPtr& root, const tree::DirectoryPtr& base, Contents* contents) const {
   std::vector<std::pair<tree::DirectoryPtr, tree::DirectoryPtr>> stack{{root, base}};
+  const MutexLock lock(mu_);
   while (!stack.empty()) {
     const auto [directory, known] = std::move(stack.back());
     stack.pop_back();
@@ -178,9 +209,10 @@ void Manifest::Need(const tree::DirectoryPtr& root, const tree::DirectoryPtr& ba
 }
 
 void Manifest::Retain(const std::vector<tree::DirectoryPtr>& roots) {
-  decltype(known_) kept;
+  const MutexLock lock(mu_);
+  std::unordered_map<Digest, Known, DigestHash> kept;
   for (const tree::DirectoryPtr& root : roots) {
-    VisitDirectories(root, [&](const std::string&, const tree::DirectoryPtr& directory) {
+    VisitDirectories(root, [&](const std::string&, const tree::DirectoryPtr& directory) VRUN_REQUIRES(mu_) {
       if (const auto it = known_.find(directory->digest()); it != known_.end()) kept.insert(*it);
     });
   }

@@ -12,6 +12,7 @@
 
 #include "base/hash/digest.h"
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "home/pack/digest_cache.h"
 #include "store/format/object_id.h"
 #include "store/store.h"
@@ -44,7 +45,7 @@ struct NewDirectory {
 };
 using NewDirectories = std::unordered_map<Digest, NewDirectory, DigestHash>;
 
-// One thread at a time, except ids().
+// Any thread.
 class Manifest {
  public:
   // `vault`: the source of directories missing in the store; null: none. Owns neither.
@@ -60,7 +61,10 @@ class Manifest {
   // Sets the content id of a file version. Its content is in the store.
   void Identify(const tree::FileVersion& version, const store::ObjectId& id);
   // Marks a file that the user at home could not read.
-  void MarkUnreadable(const NewFile& file) { unreadable_.insert(file.version); }
+  void MarkUnreadable(const NewFile& file);
+  // The same for a file that changed at home before it was sent. Lost: such a file, as long as this process knows.
+  void MarkLost(const NewFile& file);
+  bool Lost(const tree::FileVersion& version) const;
   // Adds at most `most` paths of unreadable files in this tree; returns their total number.
   uint64_t Unreadable(const tree::DirectoryPtr& root, size_t most, std::vector<std::string>* paths) const;
 
@@ -73,7 +77,7 @@ class Manifest {
   // Forgets everything that is in none of these trees.
   void Retain(const std::vector<tree::DirectoryPtr>& roots);
 
-  // By version: the id of every file whose content is in the store. Any thread; never forgets.
+  // By version: the id of every file whose content is in the store. Never forgets.
   home::DigestCache& ids() { return ids_; }
 
  private:
@@ -81,18 +85,22 @@ class Manifest {
     tree::DirectoryPtr directory;
     Digest blob;
   };
-  Result<tree::DirectoryPtr> LoadAt(const Digest& blob, int depth);
+  void IdentifyLocked(const tree::FileVersion& version, const store::ObjectId& id) VRUN_REQUIRES(mu_);
+  Result<tree::DirectoryPtr> LoadAt(const Digest& blob, int depth) VRUN_REQUIRES(mu_);
   struct Completion;
-  Result<tree::DirectoryPtr> CompleteAt(const Digest& digest, const std::string& path, int depth, Completion* work);
-  Result<Digest> WriteAt(const tree::DirectoryPtr& directory, int depth);
+  Result<tree::DirectoryPtr> CompleteAt(const Digest& digest, const std::string& path, int depth, Completion* work)
+      VRUN_REQUIRES(mu_);
+  Result<Digest> WriteAt(const tree::DirectoryPtr& directory, int depth) VRUN_REQUIRES(mu_);
 
   Result<std::string> Blob(const Digest& blob) const;
 
   store::Store* const store_;
   Vault* const vault_;
   home::DigestCache ids_;
-  std::unordered_map<Digest, Known, DigestHash> known_;  // by the directory's digest
-  std::unordered_set<tree::FileVersion, tree::FileVersionHash> unreadable_;
+  mutable Mutex mu_;
+  std::unordered_map<Digest, Known, DigestHash> known_ VRUN_GUARDED_BY(mu_);  // by the directory's digest
+  std::unordered_set<tree::FileVersion, tree::FileVersionHash> unreadable_ VRUN_GUARDED_BY(mu_);
+  std::unordered_set<tree::FileVersion, tree::FileVersionHash> lost_ VRUN_GUARDED_BY(mu_);  // also in unreadable_
 };
 
 // Calls `visit` once for each distinct directory of the tree, with a path.

@@ -29,7 +29,8 @@ class Realm {
         content_home_id_(std::move(content_home_id)),
         source_({.home_id = home_id_}),
         manifest_(store, vault),
-        files_(store, vault, &manifest_.ids()),
+        late_(&source_, store, &manifest_.ids(), home_id_),
+        files_(store, vault, &manifest_, &late_),
         server_(&trees_, &files_, &manifest_.ids(), vault != nullptr ? 6 : 2, "", content_home_id_),
         nodes_(loop, &server_, content_home_id_) {
     nodes_.UseCredentials(mine);
@@ -41,7 +42,8 @@ class Realm {
   const std::string& home_id() const { return home_id_; }
   const std::string& content_home_id() const { return content_home_id_; }
   node::ContentSource& source() { return source_; }    // any thread
-  Manifest& manifest() { return manifest_; }           // the thread that changes snapshots
+  Manifest& manifest() { return manifest_; }           // any thread
+  LateFiles& late() { return late_; }                  // any thread
   home::TreeTable& trees() { return trees_; }          // any thread
   const ObjectFiles& files() const { return files_; }  // any thread
   home::NodeLinks& nodes() { return nodes_; }          // the loop's thread
@@ -52,6 +54,7 @@ class Realm {
   const std::string content_home_id_;
   node::ContentSource source_;
   Manifest manifest_;
+  LateFiles late_;
   ObjectFiles files_;
   home::TreeTable trees_;
   home::ContentServer server_;

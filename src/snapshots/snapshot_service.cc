@@ -51,6 +51,12 @@ class Service::Conversation : public rpc::Stream::Handler, public std::enable_sh
         self->owner_->loaded.wait();
         const v1::CreateSnapshot& create = request->create();
         self->collection().RealmOf(create.home_id())->source().AllowToken(create.home_id(), create.token(), 0, 0);
+        if (IsUnnamed(create.name())) {
+          // A job waits for its name, perhaps while another snapshot is being made.
+          auto announced = self->collection().Announce(create);
+          if (!announced) return self->Fail(announced.error());
+          self->Tell(*std::move(announced));
+        }
         self->Work(request);
       });
     }
@@ -115,6 +121,7 @@ class Service::Conversation : public rpc::Stream::Handler, public std::enable_sh
       case v1::SnapshotRequest::kList: {
         std::vector<v1::SnapshotInfo> all = collection().List();
         if (all.empty()) VRUN_TRY(collection().Readable());
+        std::erase_if(all, [](const v1::SnapshotInfo& info) { return IsUnnamed(info.reference().name()); });
         for (v1::SnapshotInfo& info : all) Tell(std::move(info));
         return {};
       }
@@ -161,13 +168,13 @@ class Service::Conversation : public rpc::Stream::Handler, public std::enable_sh
       MutexLock lock(mu_);
       return !closed_;
     }));
-    if (created.changed.empty()) {
-      Tell(std::move(created.info));
-      return {};
+    if (!created.changed.empty()) {
+      v1::SnapshotEvent event;
+      for (std::string& path : created.changed) event.mutable_changed()->add_path(std::move(path));
+      Send(event);
+      if (!IsUnnamed(request.name())) return {};
     }
-    v1::SnapshotEvent event;
-    for (std::string& path : created.changed) event.mutable_changed()->add_path(std::move(path));
-    Send(event);
+    Tell(std::move(created.info));
     return {};
   }
 
@@ -287,6 +294,7 @@ Service::Service(EventLoop* loop, std::string directory, std::string store_id, r
 
 Service::~Service() {
   server_.reset();  // no callback runs after this
+  stand_in_.reset();
   for (auto& [name, owner] : owners_) {
     owner->changes.Stop();
     owner->reads.Stop();
@@ -317,8 +325,28 @@ Result<int> Service::Start(const std::string& listen) {
     return std::make_shared<ContentDoor>(this, std::move(owner), std::move(stream));
   });
   auto port = server_->Start(listen);
+  if (port && controller_) {
+    stand_in_ =
+        std::make_unique<StandIn>(loop_, controller_.get(),
+                                  [this](const std::string& owner, const v1::SnapshotReference& reference,
+                                         StandIn::Found found) { FindRoot(owner, reference, std::move(found)); });
+  }
   if (port) Tick();
   return port;
+}
+
+void Service::FindRoot(const std::string& owner_name, const v1::SnapshotReference& reference, StandIn::Found found) {
+  auto owner = OwnerOf(owner_name);
+  if (!owner) return found(owner.error());
+  (*owner)->reads.Post([loop = loop_, owner = *owner, reference, found = std::move(found)] {
+    owner->loaded.wait();
+    auto snapshot = owner->collection->Find(reference);
+    loop->Post([snapshot = std::move(snapshot), found] {
+      if (!snapshot) return found(snapshot.error());
+      found(StandIn::Root{*snapshot, &(*snapshot)->realm->nodes(), (*snapshot)->realm->home_id(),
+                          (*snapshot)->info.reference()});
+    });
+  });
 }
 
 Result<Service::OwnerPtr> Service::OwnerOf(const std::string& name) {
@@ -375,6 +403,7 @@ void Service::Tick() {
   }
   const int64_t now = MonotonicMicros();
   for (const OwnerPtr& owner : owners) owner->collection->Tick(now);
+  if (stand_in_) stand_in_->Look();
   if (controller_ && now - housekept_ > kHousekeepMicros) {
     housekept_ = now;
     for (const OwnerPtr& owner : owners) {

@@ -14,6 +14,7 @@
 #include "proto/s3.pb.h"
 #include "proto/vault.pb.h"
 #include "rpc/rpc.h"
+#include "snapshots/away/stand_in.h"
 
 namespace vrun::snapshots {
 
@@ -45,6 +46,7 @@ class Service {
   void Drop(const std::shared_ptr<rpc::Stream::Handler>& handler);
   // Asks the controller; blocks.
   Result<v1::PresignReply> Presign(const v1::VaultPresign& request);
+  void FindRoot(const std::string& owner_name, const v1::SnapshotReference& reference, StandIn::Found found);
   void Tick();
 
   EventLoop* const loop_;
@@ -53,6 +55,7 @@ class Service {
   const rpc::Credentials mine_;
   const VaultSettings vault_;
   std::unique_ptr<rpc::Channel> controller_;  // null: no vault
+  std::unique_ptr<StandIn> stand_in_;         // null: no vault
   int64_t housekept_ = 0;                     // used by the loop
   Mutex mu_;
   std::map<std::string, OwnerPtr> owners_ VRUN_GUARDED_BY(mu_);

@@ -116,6 +116,47 @@ TEST_F(VaultTest, ALostDiskIsNoLoss) {
   EXPECT_EQ(*Read("one", "/bin/large"), large);
 }
 
+TEST_F(VaultTest, AnUnnamedSnapshotIsUsedBeforeItIsThere) {
+  const std::string large = Random(9'500'000, 1);
+  Write("bin/large", large);
+  Write("etc/small", "small\n");
+  Write("etc/lost", "as announced");
+  const tree::TreePtr tree = Scan();
+  pins_.push_back(trees_.Add(tree, {}));
+  v1::CreateSnapshot request;
+  request.set_name(".away-1");
+  request.set_home_id(kHomeId);
+  request.set_tree(std::string(tree->id.view()));
+  const auto announced = collection_->Announce(request);
+  ASSERT_TRUE(announced) << announced.error().message();
+  EXPECT_EQ(announced->reference().id(), "");
+  const auto read = [&](const std::string& path, uint64_t offset, uint64_t length) -> Result<std::string> {
+    VRUN_ASSIGN(const auto snapshot, collection_->Find(announced->reference()));
+    VRUN_ASSIGN(const tree::Entry entry, tree::Lookup(*snapshot->tree, path));
+    VRUN_ASSIGN(const UniqueFd fd, snapshot->realm->files().OpenPart(path, entry.version(), offset, length));
+    std::string bytes(std::min(length, entry.size - offset), '\0');
+    VRUN_ASSIGN(const size_t n, PreadUpTo(fd.get(), bytes.data(), bytes.size(), offset));
+    bytes.resize(n);
+    return bytes;
+  };
+  EXPECT_EQ(*read("/etc/small", 0, 100), "small\n");
+  EXPECT_EQ(*read("/bin/large", 8'000'000, 1000), large.substr(8'000'000, 1000));
+  EXPECT_LT(DiskBytes(), 3'000'000u) << "only what was read";
+  EXPECT_TRUE(collection_->List().empty());
+  Write("etc/lost", "and then changed");
+  const auto created = collection_->Create(request, nullptr);
+  ASSERT_TRUE(created) << created.error().message();
+  EXPECT_THAT(created->changed, ElementsAre("/etc/lost"));
+  EXPECT_NE(created->info.reference().id(), "");
+  // Without home, and by the reference that the job was submitted with.
+  LoseTheDisk();
+  Disconnect();
+  EXPECT_EQ(*read("/bin/large", 0, large.size()), large);
+  EXPECT_FALSE(read("/etc/lost", 0, 100)) << "never something else";
+  ASSERT_TRUE(collection_->Delete({".away-1"}));
+  EXPECT_EQ(collection_->Find(announced->reference()).error().code(), Code::kNotFound);
+}
+
 TEST_F(VaultTest, APartOfALargeFileComesWithoutTheRest) {
   const std::string large = Random(60'000'000, 1);
   Write("large", large);

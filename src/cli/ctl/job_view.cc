@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/escape.h"
+#include "cli/base/away_text.h"
 #include "cli/base/exit_status.h"
 #include "cli/base/table.h"
 #include "cli/request/scheduling.h"
@@ -191,7 +192,12 @@ void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
   json->EndArray().Key("directory").String(job.directory());
   json->Key("snapshot").String(job.snapshot());
   json->Key("view").String(job.live_view() ? "live" : "frozen").Key("view_state").String(job.live_state());
-  if (job.keep_writes()) {
+  if (job.has_away()) {
+    json->Key("away").BeginObject().Key("safe").Bool(job.away().safe());
+    json->Key("files_left").Uint(job.away().files_left()).Key("bytes_left").Uint(job.away().bytes_left());
+    json->Key("bytes").Uint(job.away().bytes()).Key("problem").String(job.away().problem()).EndObject();
+  }
+  if (job.keep_writes() || job.has_away()) {
     json->Key("kept").BeginArray();
     for (const v1::Kept& kept : job.kept()) WriteKept(kept, json);
     json->EndArray();
@@ -328,7 +334,11 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   for (const v1::PodInfo& pod : job.pods()) {
     if (job.pods_size() > 1) line("pod " + std::to_string(pod.pod()), PodCell(pod, RanksPerPod(job.gang())));
   }
-  line("snapshot", Escape(job.snapshot()));
+  if (!job.snapshot().starts_with(".")) line("snapshot", Escape(job.snapshot()));
+  if (job.has_away()) {
+    line("away",
+         AwayText(job.away()) + (job.away().problem().empty() ? "" : " (" + SafeLine(job.away().problem()) + ")"));
+  }
   line("root", Escape(job.frozen()));
   if (job.live_view()) line("view", job.live_state().empty() ? "live" : "live, " + Escape(job.live_state()));
   if (job.keep_writes() && job.kept().empty()) line("writes", "kept on its node when it has ended");

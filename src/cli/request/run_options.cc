@@ -71,6 +71,9 @@ enum Id {
   kRetry,
   kHold,
   kTestOnly,
+  kAway,
+  kNoAway,
+  kNoWait,
   kHelp,
   kVersion,
 };
@@ -330,6 +333,11 @@ constexpr OptionSpec kBatchOptions[] = {
     {kFollow, 'f', "follow", kFlag, "",
      "show the output, and exit as the job did; stdout is the job's alone; Ctrl-C leaves the job running"},
     {kParsable, 0, "parsable", kFlag, "", "print nothing but the id"},
+    {kAway, 0, "away", kFlag, "",
+     "the job needs nothing of this machine once vbatch has returned: its root goes to the pool's store, its output "
+     "and writes wait on the node"},
+    {kNoAway, 0, "no-away", kFlag, "", "not so, whatever the configuration says"},
+    {kNoWait, 0, "no-wait", kFlag, "", "with --away: return at once; `vctl job ID` says when it is safe to disconnect"},
     kQuietSpec,
     kQuietOfSlurm,
     kNodesSpec,
@@ -422,6 +430,7 @@ constexpr UnsupportedOption kRunUnsupported[] = {{'o', "output", "redirect with 
                                                  {'e', "error", "redirect with the shell, 2> FILE"},
                                                  {0, "open-mode", "redirect with the shell, >> FILE"},
                                                  {0, "wrap", "write the command itself"},
+                                                 {0, "away", "somebody waits here for the command, use vbatch --away"},
                                                  {0, "pty", "a terminal is given by itself, or with -T"},
                                                  {'u', "unbuffered", "output is never held back, leave it out"},
                                                  VRUN_COMMON_UNSUPPORTED};
@@ -521,6 +530,18 @@ Status CheckView(const RunOptions& options) {
   if (!options.expose.empty()) return with("--expose");
   if (options.spec.discard_writes()) return with("--writes=discard");
   if (options.spec.keep_writes()) return with("--writes=keep");
+  return {};
+}
+
+Status CheckAway(const RunOptions& options) {
+  if (!options.away.value_or(false)) return {};
+  const auto with = [](const std::string& other, const std::string& why) {
+    return Error(Code::kInvalid, "--away with " + other + ": " + why + ": leave one out");
+  };
+  if (options.follow) return with("-f", "the output comes when this machine is back, see `vctl logs -f`");
+  if (!options.snapshot.empty()) return with("--snapshot", "the job would run in two roots");
+  if (!options.expose.empty()) return with("--expose", "private files never go to the pool's store");
+  if (options.spec.live_view()) return with("--view=live", "edits here cannot reach a job while this machine is off");
   return {};
 }
 
@@ -669,6 +690,9 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kRetry: return Store(ParseRetry(value), [&](const v1::RetryRule& rule) { *scheduling->add_retries() = rule; });
     case kHold: scheduling->set_hold(true); return {};
     case kTestOnly: out->test_only = true; return {};
+    case kAway: out->away = true; return {};
+    case kNoAway: out->away = false; return {};
+    case kNoWait: out->wait_until_away = false; return {};
     case kHelp: out->help = true; return {};
     case kVersion: out->version = true; return {};
   }
@@ -680,6 +704,7 @@ Result<RunOptions> Parse(const OptionTable& table, std::span<const std::string> 
   RunOptions out;
   VRUN_TRY(ApplyOptions(parsed.options, &out));
   VRUN_TRY(CheckView(out));
+  VRUN_TRY(CheckAway(out));
   out.notes = std::move(parsed.notes);
   out.command = std::move(parsed.operands);
   VRUN_TRY(CheckGang(out));

@@ -41,6 +41,8 @@ struct RunOptions {
   bool append_output = false;
   std::string wrap;  // not "": text that /bin/sh runs instead of a command
   bool follow = false;
+  std::optional<bool> away;  // absent: as configured
+  bool wait_until_away = true;
   bool parsable = false;
   // both
   bool help = false;
@@ -61,6 +63,9 @@ Status ApplyOptions(std::span<const ParsedOption> options, RunOptions* out);
 Status CheckView(const RunOptions& options);
 // kInvalid for numbers of nodes and tasks that contradict each other, and for options that need a single process.
 Status CheckGang(const RunOptions& options);
+
+// kInvalid for options that contradict --away.
+Status CheckAway(const RunOptions& options);
 
 // Parses the command line. kInvalid: unknown option, bad value.
 Result<RunOptions> ParseRun(std::span<const std::string> words);

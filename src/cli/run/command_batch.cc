@@ -11,9 +11,11 @@
 #include <utility>
 
 #include "base/command_path.h"
+#include "base/config.h"
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/io/stream_progress.h"
+#include "cli/base/away_text.h"
 #include "cli/base/exit_status.h"
 #include "cli/base/home_connection.h"
 #include "cli/base/output.h"
@@ -25,6 +27,7 @@
 #include "cli/request/script_options.h"
 #include "cli/run/command_run.h"
 #include "cli/run/job_log.h"
+#include "jobs/ending.h"
 
 namespace vrun::cli {
 namespace {
@@ -137,6 +140,8 @@ Status ApplyScript(const Source& source, std::span<const std::string> words, con
     return Error(Code::kInvalid, Escape(source.name) + ": --wrap: not in a script: leave it out");
   Status view = CheckView(merged);
   if (!view) return std::move(view).error().With(Escape(source.name));
+  Status away = CheckAway(merged);
+  if (!away) return std::move(away).error().With(Escape(source.name));
   Status gang = CheckGang(merged);
   if (!gang) return std::move(gang).error().With(Escape(source.name));
   merged.command = std::move(options->command);
@@ -209,8 +214,78 @@ void TellId(const RunOptions& options, const std::string& id) {
   if (!options.quiet) std::fputs(text.c_str(), stderr);
 }
 
+// What is still to go, on one updating line of a terminal; elsewhere only what the user should act on.
+class AwayProgress {
+ public:
+  explicit AwayProgress(bool quiet) : quiet_(quiet), terminal_(!quiet && ::isatty(STDERR_FILENO) == 1) {}
+  ~AwayProgress() { Erase(); }
+
+  void Show(uint64_t job, const v1::AwayState& state) {
+    if (quiet_) return;
+    if (state.safe()) {
+      Erase();
+      std::fprintf(stderr, "vbatch: job %s needs nothing of this machine any more: safe to disconnect\n",
+                   std::to_string(job).c_str());
+      return;
+    }
+    const std::string left = AwayText(state);
+    if (!state.problem().empty() && state.problem() != problem_) {
+      Erase();
+      std::fprintf(stderr, "vbatch: %s: %s\n", SafeLine(state.problem()).c_str(), left.c_str());
+    }
+    problem_ = state.problem();
+    if (!terminal_) return;
+    std::fprintf(stderr, "\r\033[Kvbatch: %s", left.c_str());
+    drawn_ = true;
+  }
+  void Over(uint64_t job, const std::string& reason) {
+    Erase();
+    if (quiet_) return;
+    std::fprintf(stderr, "vbatch: job %s is over%s%s\n", std::to_string(job).c_str(), reason.empty() ? "" : ": ",
+                 SafeLine(reason).c_str());
+  }
+
+ private:
+  void Erase() {
+    if (std::exchange(drawn_, false)) std::fputs("\r\033[K", stderr);
+  }
+
+  const bool quiet_, terminal_;
+  bool drawn_ = false;
+  std::string problem_;
+};
+
+// Waits until the job needs nothing of this machine. Home may end meanwhile; the next one goes on.
+Result<int> WaitUntilAway(const HomeConnection& home, UniqueFd socket, uint64_t job, bool quiet) {
+  constexpr useconds_t kAgain = 1'000'000;
+  AwayProgress progress(quiet);
+  while (socket) {
+    auto answer = ReceiveMessage(socket.get(), quiet);
+    if (!answer || !answer->has_away()) break;
+    progress.Show(job, answer->away());
+    if (answer->away().safe()) return 0;
+  }
+  socket.Reset();
+  for (int failures = 0;; ::usleep(kAgain)) {
+    v1::Query query;
+    query.mutable_get_job()->set_job(job);
+    auto answer = Ask(home, query, true, quiet);
+    if (!answer && ++failures > 30) return std::move(answer).error();
+    if (!answer || answer->jobs().jobs_size() != 1) continue;
+    failures = 0;
+    const v1::JobInfo& info = answer->jobs().jobs(0);
+    if (IsEnd(info.state())) {
+      progress.Over(job, EndReason(info));
+      return 0;
+    }
+    progress.Show(job, info.away());
+    if (info.away().safe()) return 0;
+  }
+}
+
 Result<int> Submit(const RunOptions& options, v1::Run run) {
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
+  const bool waits = run.wait_until_away();
   v1::ClientMessage message;
   *message.mutable_run() = std::move(run);
   // Streams as for an attached run: no input, and the output is not shown.
@@ -227,9 +302,21 @@ Result<int> Submit(const RunOptions& options, v1::Run run) {
       continue;
     }
     TellId(options, std::to_string(answer.accepted().job()));
+    std::fflush(stdout);
+    if (waits) return WaitUntilAway(home, std::move(first.socket), answer.accepted().job(), options.quiet);
     if (!options.follow) return 0;
     return Follow(home, answer.accepted().job());
   }
+}
+
+// The configuration decides only where nothing speaks against it.
+Result<bool> IsAway(RunOptions options) {
+  if (options.away) return *options.away;
+  VRUN_ASSIGN(Places places, FindPlaces());
+  const auto config = ReadConfig(places.config_file);
+  if (!config || config->away != "on") return false;
+  options.away = true;
+  return CheckAway(options).has_value();
 }
 
 Result<v1::Run> MakeBatchRequest(const RunOptions& options, const std::string& root, std::string script) {
@@ -249,6 +336,9 @@ Result<v1::Run> MakeBatchRequest(const RunOptions& options, const std::string& r
     *path = Absolute(expanded, directory);
   }
   run.set_append_output(options.append_output);
+  VRUN_ASSIGN(const bool away, IsAway(options));
+  run.mutable_spec()->set_away(away);
+  run.set_wait_until_away(away && options.wait_until_away);
   return run;
 }
 

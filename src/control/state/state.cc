@@ -339,9 +339,11 @@ v1::JobInfo State::InfoOf(const JobRow& job, const std::string& viewer, size_t m
     info.set_queue_position(QueuePosition(job.id));
     info.set_reason((job.reason.empty() ? "" : job.reason + "; ") + Waiting(job));
   }
-  // Other users must not learn what runs where.
   v1::SubmitRequest request;
-  if (job.user == viewer && request.ParseFromString(job.spec)) {
+  const bool known = request.ParseFromString(job.spec);
+  if (known && request.spec().away()) info.mutable_away();
+  // Other users must not learn what runs where.
+  if (job.user == viewer && known) {
     info.set_directory(request.spec().command().directory());
     info.set_snapshot(request.snapshot().name());
     info.set_live_view(request.spec().live_view());

@@ -8,8 +8,8 @@
 
 #include "base/clock.h"
 #include "base/escape.h"
-#include "home/clients/kept_call.h"
-#include "home/clients/kept_pull.h"
+#include "home/kept/kept_call.h"
+#include "home/kept/kept_pull.h"
 
 namespace vrun::home {
 namespace {
@@ -46,9 +46,10 @@ class KeptConversation : public std::enable_shared_from_this<KeptConversation> {
   std::string What() const { return "what job " + std::to_string(query_.job()) + " wrote"; }
 
   void Find(const v1::JobInfo& job) {
-    if (!job.keep_writes()) {
-      return Fail(Error(Code::kNotFound,
-                        What() + ": it was not kept: only your own jobs with --writes=keep keep their writes"));
+    if (!job.keep_writes() && !job.has_away()) {
+      return Fail(
+          Error(Code::kNotFound,
+                What() + ": it was not kept: only your own jobs with --writes=keep or --away keep their writes"));
     }
     FindKept(loop_, controller_, links_, job,
              [weak = weak_from_this(), over = job.ended_us() != 0](Result<KeptFound> found) {

@@ -3,7 +3,8 @@
 
 #include <unistd.h>
 
-#include "home/clients/kept_call.h"
+#include "home/kept/kept_call.h"
+#include "home/runs/away_jobs.h"
 #include "home/runs/job_roots.h"
 #include "home/runs/runs.h"
 #include "home/runs/withheld.h"
@@ -29,12 +30,14 @@ void Done(const std::shared_ptr<ClientConnection>& client) {
 }  // namespace
 
 Queries::Queries(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes, const JobRoots* roots,
-                 const Runs* runs, Withheld* withheld, const ContentServer* content, std::string root)
+                 const Runs* runs, const AwayJobs* away, Withheld* withheld, const ContentServer* content,
+                 std::string root)
     : loop_(loop),
       controller_(controller),
       nodes_(nodes),
       roots_(roots),
       runs_(runs),
+      away_(away),
       withheld_(withheld),
       content_(content),
       root_(std::move(root)) {}
@@ -98,12 +101,22 @@ void Queries::Status(const Client& client) {
 void Queries::ListJobs(const Client& client, bool all) {
   v1::ListRequest request;
   request.set_all(all);
-  controller_->Call<v1::ListRequest, v1::ListReply>("List", request, kTimeout, [client](Result<v1::ListReply> reply) {
+  const auto answer = [this, alive = alive_, client](Result<v1::ListReply> reply) {
+    if (!*alive) return;
     if (!reply) return client->SendError(reply.error());
+    for (v1::JobInfo& info : *reply->mutable_jobs()) {
+      if (!info.has_away()) continue;
+      if (const auto state = away_->State(info.job())) {
+        *info.mutable_away() = *state;
+      } else {
+        info.clear_away();
+      }
+    }
     v1::HomeMessage message;
     message.mutable_jobs()->mutable_jobs()->Swap(reply->mutable_jobs());
     Finish(client, message);
-  });
+  };
+  controller_->Call<v1::ListRequest, v1::ListReply>("List", request, kTimeout, answer);
 }
 
 void Queries::GetJob(const Client& client, uint64_t job) {
@@ -124,7 +137,13 @@ void Queries::GetJob(const Client& client, uint64_t job) {
       if (!outcome->reason.empty()) info->set_reason(outcome->reason);
       info->set_state(outcome->state);
     }
-    if (!info->keep_writes()) return Finish(client, message);
+    const bool keeps = info->keep_writes() || info->has_away();
+    if (auto state = info->has_away() ? away_->State(job) : std::nullopt) {
+      *info->mutable_away() = *std::move(state);
+    } else if (IsEnd(info->state())) {
+      info->clear_away();
+    }
+    if (!keeps) return Finish(client, message);
     // Only the job's nodes know the state of its kept writes.
     const v1::JobInfo asked = *info;
     FindKept(loop_, controller_, nodes_, asked, [client, message](Result<KeptFound> found) mutable {

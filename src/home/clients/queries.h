@@ -17,6 +17,7 @@ namespace vrun::home {
 
 class ContentServer;
 class JobRoots;
+class AwayJobs;
 class Runs;
 class Withheld;
 
@@ -26,7 +27,7 @@ class Queries {
   using Client = std::shared_ptr<ClientConnection>;
   // None is owned; all outlive it. `root`: the directory of this machine that jobs see as "/".
   Queries(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes, const JobRoots* roots, const Runs* runs,
-          Withheld* withheld, const ContentServer* content, std::string root);
+          const AwayJobs* away, Withheld* withheld, const ContentServer* content, std::string root);
   ~Queries() { *alive_ = false; }
 
   // Passes this kind of query to `answer`.
@@ -50,6 +51,7 @@ class Queries {
   NodeLinks* const nodes_;
   const JobRoots* const roots_;
   const Runs* const runs_;
+  const AwayJobs* const away_;
   Withheld* const withheld_;
   const ContentServer* const content_;
   const std::string root_;

@@ -81,6 +81,12 @@ void AttachedRun::StartRun(const v1::Run& request) {
       *run, Launch::Events{.on_accepted = [this, run](uint64_t job) { Accepted(*run, job); },
                            .on_progress = [this](std::string text) { OnProgress(v1::PENDING, text, ""); },
                            .on_notice = [this](std::string text) { OnNotice(text); },
+                           .goes_first =
+                               [this, run](const tree::TreePtr& tree) {
+                                 auto first = traces_->Touched(TraceOf(run->spec().command(), files_->root()));
+                                 first.push_back(ProjectOf(*tree, run->spec().command().directory()));
+                                 return first;
+                               },
                            .on_ready =
                                [this, run](std::optional<v1::Placement> placement, tree::TreePtr tree,
                                            const v1::SubmitRequest& request) {
@@ -91,7 +97,7 @@ void AttachedRun::StartRun(const v1::Run& request) {
                                  plan.job = job_;
                                  plan.placement = std::move(placement);
                                  plan.tree = std::move(tree);
-                                 if (!run->snapshot().empty()) plan.snapshot = request.snapshot();
+                                 if (request.has_snapshot()) plan.snapshot = request.snapshot();
                                  plan.exposed.assign(run->expose().begin(), run->expose().end());
                                  plan.detached = options_.detached;
                                  if (plan.tree || plan.snapshot)
@@ -104,12 +110,15 @@ void AttachedRun::StartRun(const v1::Run& request) {
                                  plan.input_rank = run->input_rank();
                                  plan.rank_files = rank_files_;
                                  plan.live = request.spec().live_view();
+                                 plan.away = request.spec().away() && !request.spec().keep_writes();
+                                 if (request.spec().away())
+                                   GoAway(&plan, run->spec().command().directory(), launch->TakeSending());
                                  const bool freeze = !plan.live && plan.tree && roots_->frozen().enabled();
                                  plan.late = plan.tree && ComesAfterOthers(run->spec().scheduling());
                                  plan.frozen = freeze && !plan.late;
                                  if (plan.frozen) {
                                    Freeze(plan, run->spec().command().directory());
-                                 } else {
+                                 } else if (!request.spec().away()) {
                                    Answer();
                                  }
                                  if (freeze && plan.late) plan.freeze = LateFreeze(run->spec().command().directory());
@@ -179,6 +188,7 @@ void AttachedRun::Answer() {
   v1::HomeMessage message;
   message.mutable_accepted()->set_job(job_);
   client->Send(message);
+  if (options_.wait_until_away) return owner_->WatchAway(job_, client);
   client->Close();
 }
 
@@ -196,6 +206,18 @@ void AttachedRun::Freeze(const JobRun::Plan& plan, const std::string& directory)
   roots_->frozen().Add(plan.job, plan.tree, plan.exposed, std::move(first), [this, alive = alive_] {
     if (*alive) Answer();
   });
+}
+
+// The root is frozen while it is sent; the job sees the snapshot that is made of it.
+void AttachedRun::GoAway(JobRun::Plan* plan, const std::string& directory,
+                         std::unique_ptr<SnapshotClient::Sending> sending) {
+  owner_->SendAway(job_, std::move(sending));
+  if (roots_->frozen().enabled()) {
+    Freeze(*plan, directory);
+  } else {
+    Answer();
+  }
+  plan->tree.reset();
 }
 
 bool AttachedRun::ComesAfterOthers(const v1::Scheduling& scheduling) {
@@ -218,7 +240,8 @@ Status AttachedRun::OpenOutputFiles(const v1::Run& run) {
   // Recorded before the client is told: the next home continues with these files.
   files.exposed.assign(run.expose().begin(), run.expose().end());
   const bool frozen = run.snapshot().empty() && !launch_->live() && roots_->frozen().enabled();
-  if (frozen && !ComesAfterOthers(run.spec().scheduling())) roots_->frozen().Begin(job_);
+  const bool at_once = run.spec().away() || !ComesAfterOthers(run.spec().scheduling());
+  if (frozen && at_once) roots_->frozen().Begin(job_);
   if (IsGang(run.spec().gang()) && NamesRank(files)) rank_files_ = files;
   batch_.emplace(spool_, files_, job_, std::move(files));
   batch_->Remember();

@@ -49,13 +49,18 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
     // The run is over. `attached` is destroyed later.
     virtual void Done(AttachedRun* attached) = 0;
     virtual PipeTurns* pipe_turns() = 0;
+    // The root of an away job is frozen and being sent.
+    virtual void SendAway(uint64_t job, std::unique_ptr<SnapshotClient::Sending> sending) = 0;
+    // A client that waits until the job needs nothing of this machine.
+    virtual void WatchAway(uint64_t job, const std::shared_ptr<ClientConnection>& client) = 0;
   };
   struct Options {
     bool quiet = false;
     bool progress = false;
     bool terminal = false;  // the command has a pty
     bool detached = false;
-    bool terminal_ready = false;  // the client confirms that its terminal has the requested mode
+    bool wait_until_away = false;  // as in v1::Run
+    bool terminal_ready = false;   // the client confirms that its terminal has the requested mode
     v1::OnDisconnect on_disconnect = v1::ON_DISCONNECT_UNSPECIFIED;
   };
 
@@ -143,6 +148,7 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
   Status OpenOnlyLog();
   void TakeStreams(DetachedStreams streams);
   void Freeze(const JobRun::Plan& plan, const std::string& directory);
+  void GoAway(JobRun::Plan* plan, const std::string& directory, std::unique_ptr<SnapshotClient::Sending> sending);
   // Tells the client of a batch job its number, once what the job will see survives a crash of home; at the latest
   // after kDurableMicros, or on destruction.
   void Answer();

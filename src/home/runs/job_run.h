@@ -77,6 +77,7 @@ class JobRun {
     bool requeue = false;               // it may be stopped and started again
     bool frozen = false;                // its tree is in FrozenRoots; without the tree the job is lost
     bool live = false;                  // its root is a live view
+    bool away = false;                  // the writes that it keeps on its nodes come home when it has ended
     // The job depends on other jobs: its root is made when it starts and has what they wrote. `freeze` gets that tree
     // (null: it is not frozen).
     bool late = false;

@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "home/links/controller_client.h"
 #include "home/root/root_tree.h"
-#include "home/runs/snapshot_client.h"
 
 namespace vrun::home {
 namespace {
@@ -46,8 +45,8 @@ Launch::Launch(EventLoop* loop, ControllerClient* controller, RootTree* tree, Sn
     spec->set_name(Escape(BaseName(spec->command().argv(0))));
   }
   // A cache that all jobs of a node share cannot be one of these.
-  const bool shareable =
-      run.snapshot().empty() && run.expose().empty() && !spec->discard_writes() && !spec->keep_writes();
+  const bool shareable = run.snapshot().empty() && run.expose().empty() && !spec->discard_writes() &&
+                         !spec->keep_writes() && !spec->away();
   spec->set_live_view(shareable && (spec->has_live_view() ? spec->live_view() : defaults.live && !run.detached()));
 }
 
@@ -65,7 +64,8 @@ void Launch::Start() {
   }
   root_->Current(exposed_, [self = shared_from_this()](Result<tree::TreePtr> tree) { self->OnTree(std::move(tree)); });
   // Without a controller it fails at once, and says so.
-  if (root_->facts().scanned || controller_->address().empty()) return Submit();
+  const bool at_once = root_->facts().scanned && !request_.spec().away();
+  if (at_once || controller_->address().empty()) return Submit();
   // Do not occupy a slot on a node during a scan: make the job when there is a tree.
   events_.on_progress("scanning the root");
   int64_t begun = MonotonicMicros();
@@ -125,8 +125,32 @@ void Launch::OnTree(Result<tree::TreePtr> tree) {
   if (abandoned_) return;
   if (!tree) return Fail(std::move(tree).error());
   tree_ = std::move(*tree);
+  if (request_.spec().away()) return Announce();
   if (!reply_ && !submitting_ && retry_ == 0) Submit();
   MaybeReady();
+}
+
+// The snapshot is part of the job, so it must be announced before. The same request has the same snapshot as long as
+// the root is the same, also when a client repeats it after a crash of home.
+void Launch::Announce() {
+  const std::string name = ".away-" + Sha256(request_.request_id() + std::string(tree_->id.view())).Hex().substr(0, 32);
+  events_.on_progress("announcing the root to the snapshot store");
+  SnapshotClient::Sending::Events events;
+  events.on_announced = [self = weak_from_this()](v1::SnapshotReference reference) {
+    const auto launch = self.lock();
+    if (!launch || launch->abandoned_) return;
+    *launch->request_.mutable_snapshot() = std::move(reference);
+    launch->Submit();
+  };
+  events.on_change = [self = weak_from_this()] {
+    const auto launch = self.lock();
+    if (!launch || launch->abandoned_ || launch->request_.has_snapshot() || !launch->sending_) return;
+    const std::string& problem = launch->sending_->state().problem;
+    if (!problem.empty()) launch->Fail(Error(Code::kUnavailable, problem));
+  };
+  sending_ =
+      snapshots_->Send(name, tree_, exposed_,
+                       events_.goes_first ? events_.goes_first(tree_) : std::vector<std::string>(), std::move(events));
 }
 
 void Launch::OnSnapshot(Result<v1::SnapshotReference> snapshot) {
@@ -155,6 +179,7 @@ void Launch::Fail(Error error) {
 void Launch::Forget() {
   abandoned_ = forgotten_ = true;
   events_ = {};
+  sending_.reset();
   loop_->Cancel(std::exchange(scan_note_, 0));
   loop_->Cancel(std::exchange(retry_, 0));
 }
@@ -163,6 +188,8 @@ void Launch::Abandon(int signal) {
   if (std::exchange(abandoned_, true)) return;
   signal_ = signal;
   events_ = {};
+  if (sending_) snapshots_->Delete(sending_->name(), [](const Status&) {});
+  sending_.reset();
   loop_->Cancel(std::exchange(scan_note_, 0));
   if (!reply_) return;  // OnSubmitted cancels it
   controller_->Cancel(reply_->job(), signal, [](Result<v1::CancelReply>) {});

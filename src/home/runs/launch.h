@@ -9,6 +9,7 @@
 
 #include "base/io/event_loop.h"
 #include "base/result.h"
+#include "home/runs/snapshot_client.h"
 #include "proto/control.pb.h"
 #include "proto/local.pb.h"
 #include "tree/tree.h"
@@ -17,7 +18,6 @@ namespace vrun::home {
 
 class ControllerClient;
 class RootTree;
-class SnapshotClient;
 
 // Loop thread only. Owned by a shared_ptr. After Abandon no callback runs, and a job that was made is cancelled.
 class Launch : public std::enable_shared_from_this<Launch> {
@@ -26,7 +26,10 @@ class Launch : public std::enable_shared_from_this<Launch> {
     std::function<void(uint64_t job)> on_accepted;  // the job exists durably
     std::function<void(std::string text)> on_progress;
     std::function<void(std::string text)> on_notice;  // before on_accepted
-    // The root that the job sees: a tree of home, or null for the snapshot.
+    // The files of an away job that are sent first.
+    std::function<std::vector<std::string>(const tree::TreePtr&)> goes_first;
+    // The root that the job sees: a tree of home, or null for the snapshot. Of an away job both: the snapshot is made
+    // of that tree.
     std::function<void(std::optional<v1::Placement>, tree::TreePtr, const v1::SubmitRequest&)> on_ready;
     std::function<void(Error)> on_failed;  // there is no job, or it was cancelled
   };
@@ -45,6 +48,8 @@ class Launch : public std::enable_shared_from_this<Launch> {
   void Abandon(int signal);
   // No callback runs any more; a job that exists or will exist stays.
   void Forget();
+  // The snapshot of an away job, which is being made.
+  std::unique_ptr<SnapshotClient::Sending> TakeSending() { return std::move(sending_); }
   bool live() const { return request_.spec().live_view(); }  // its root will be a live view
 
  private:
@@ -52,6 +57,7 @@ class Launch : public std::enable_shared_from_this<Launch> {
   void OnSubmitted(Result<v1::SubmitReply> reply);
   void OnTree(Result<tree::TreePtr> tree);
   void OnSnapshot(Result<v1::SnapshotReference> snapshot);
+  void Announce();
   void MaybeReady();
   void Fail(Error error);
 
@@ -71,6 +77,7 @@ class Launch : public std::enable_shared_from_this<Launch> {
   EventLoop::TimerId scan_note_ = 0;
   std::optional<v1::SubmitReply> reply_;
   tree::TreePtr tree_;
+  std::unique_ptr<SnapshotClient::Sending> sending_;
   const std::string snapshot_;  // name; "": the root as it is
 };
 

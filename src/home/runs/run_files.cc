@@ -11,6 +11,7 @@
 
 #include "base/escape.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "home/ahead/trace.h"
 #include "proto/local.pb.h"
 #include "tree/rules.h"
@@ -19,6 +20,7 @@ namespace vrun::home {
 namespace {
 
 constexpr std::string_view kTraced = ".traced";
+constexpr std::string_view kAway = ".away";
 constexpr std::string_view kMerge = ".merge";
 constexpr std::string_view kEnds = ".ends";
 
@@ -302,6 +304,32 @@ void RunFiles::RememberWithheld(uint64_t job, uint64_t writes) const {
 bool RunFiles::IsWithheld(uint64_t job) const { return PathExists(Path(job) + ".withheld"); }
 
 void RunFiles::ForgetWithheld(uint64_t job) const { (void)RemoveTree(Path(job) + ".withheld"); }
+
+void RunFiles::RememberAway(uint64_t job, const Away& away) const {
+  Status written = MakeDirs(Directory(), 0700);
+  const std::string text = away.snapshot + (away.complete ? " complete\n" : " sending\n");
+  if (written) written = WriteFileAtomic(Path(job) + std::string(kAway), text, 0600);
+  if (!written) LogWarning("job {}: {}", job, written.error().message());
+}
+
+std::optional<RunFiles::Away> RunFiles::RecallAway(uint64_t job) const {
+  const auto text = ReadFile(Path(job) + std::string(kAway), 4096);
+  const size_t space = text ? text->find(' ') : std::string::npos;
+  if (space == std::string::npos) return std::nullopt;
+  return Away{text->substr(0, space), text->substr(space) == " complete\n"};
+}
+
+std::vector<uint64_t> RunFiles::RememberedAway() const {
+  std::vector<uint64_t> out;
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator(Directory(), error)) {
+    const std::string name = file.path().filename();
+    if (name.ends_with(kAway)) out.push_back(std::strtoull(name.c_str(), nullptr, 10));
+  }
+  return out;
+}
+
+void RunFiles::ForgetAway(uint64_t job) const { ::unlink((Path(job) + std::string(kAway)).c_str()); }
 
 bool RunFiles::HasApplyJournal(const std::string& name) const { return PathExists(ApplyJournal(name)); }
 

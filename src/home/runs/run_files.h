@@ -113,6 +113,16 @@ class RunFiles {
   bool IsWithheld(uint64_t job) const;
   void ForgetWithheld(uint64_t job) const;
 
+  // runs/JOB.away: the snapshot of an away job, durable.
+  struct Away {
+    std::string snapshot;
+    bool complete = false;  // all of it is in the pool's store
+  };
+  void RememberAway(uint64_t job, const Away& away) const;
+  std::optional<Away> RecallAway(uint64_t job) const;
+  std::vector<uint64_t> RememberedAway() const;
+  void ForgetAway(uint64_t job) const;
+
   // apply/NAME: the journal of applying a job's writes.
   bool HasApplyJournal(const std::string& name) const;
   // Returns its path. "" if it cannot be created (a read-only or full state directory): then the journal is in memory.

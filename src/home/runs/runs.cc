@@ -7,6 +7,7 @@
 
 #include "base/escape.h"
 #include "base/log.h"
+#include "home/ahead/traces.h"
 #include "home/links/controller_client.h"
 #include "home/runs/command/job_environment.h"
 #include "home/streams/log_spool.h"
@@ -26,18 +27,27 @@ constexpr uint64_t kReplayBytes = 1u << 20;
 }  // namespace
 
 Runs::Runs(EventLoop* loop, ControllerClient* controller, const JobRoots* roots, Traces* traces, LogSpool* spool,
-           const RunFiles* files, Makers makers)
+           const RunFiles* files, AwayJobs* away, Makers makers)
     : loop_(loop),
       controller_(controller),
       roots_(roots),
       traces_(traces),
       spool_(spool),
       files_(files),
+      away_(away),
       makers_(std::move(makers)),
-      places_(files->root()) {}
+      places_(files->root()) {
+  away_->OnNotice([this](uint64_t job, const std::string& text) {
+    const auto it = runs_.find(job);
+    if (it == runs_.end()) return;
+    if (it->second.attached) return it->second.attached->OnNotice(text);
+    if (it->second.orphan) it->second.orphan->OnNotice(text);
+  });
+}
 
 Runs::~Runs() {
   *alive_ = false;
+  away_->OnNotice(nullptr);
   loop_->Cancel(recover_timer_);
   for (auto& [job, entry] : runs_) entry.run.reset();
 }
@@ -92,6 +102,7 @@ void Runs::StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run
   options.detached = run.detached();
   options.on_disconnect = run.spec().scheduling().on_disconnect();
   options.terminal_ready = run.terminal_ready();
+  options.wait_until_away = run.wait_until_away() && run.detached() && run.spec().away();
   if (run.spec().command().descriptors_size() > 0 && (run.detached() || MayRunAgain(run.spec().scheduling()))) {
     return client->SendError(Error(Code::kInvalid, "a command that may be started again cannot be given /dev/fd/" +
                                                        std::to_string(run.spec().command().descriptors(0).number())));
@@ -194,6 +205,7 @@ void Runs::Done(AttachedRun* attached) {
     if (taken->outcome()) RememberOutcome(job, *taken->outcome());
     files_->ForgetDetached(job);
     files_->ForgetTraced(job);
+    away_->Ended(job);
     spool_->Wake(job);  // wakes readers that follow the output
   }
   Later(std::move(taken));
@@ -235,6 +247,7 @@ void Runs::OrphanEnded(uint64_t job, const Outcome& outcome) {
   LogInfo("job {} ended without a client: status {}{}{}", job, outcome.exit_status, outcome.reason.empty() ? "" : ": ",
           outcome.reason);
   files_->ForgetTraced(job);
+  away_->Ended(job);
   RememberOutcome(job, outcome);
   auto it = runs_.find(job);
   if (it == runs_.end()) return;
@@ -387,6 +400,9 @@ void Runs::Recover() {
         TellEnds(jobs);
         for (const auto& [job, entry] : runs_) jobs.insert(job);
         files_->ForgetTracedBut(jobs);
+        for (const uint64_t job : files_->RememberedAway()) {
+          if (!jobs.contains(job)) away_->Ended(job);
+        }
         for (const v1::JobInfo& info : reply->jobs()) {
           uint64_t job = info.job();
           if (runs_.contains(job) || IsEnd(info.state()) || files_->IsWithheld(job)) continue;
@@ -440,6 +456,8 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::TreePtr tree) {
     plan.explain_io = run->explain_io();
   }
   plan.requeue = MayRunAgain(reply.info().scheduling());
+  plan.away = reply.info().has_away() && !reply.info().keep_writes();
+  if (reply.info().has_away()) TakeUpAway(job, reply);
   plan.live = reply.info().live_view();
   plan.gang = reply.info().gang();
   // The first pod may be over already.
@@ -447,7 +465,7 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::TreePtr tree) {
   if (reply.has_placement()) plan.placement = reply.placement();
   plan.late = plan.tree && !plan.placement && !roots_->frozen().Begun(job) &&
               AttachedRun::ComesAfterOthers(reply.info().scheduling());
-  plan.frozen = !plan.live && roots_->frozen().Begun(job);
+  plan.frozen = !plan.live && !plan.snapshot && roots_->frozen().Begun(job);
   if (plan.frozen && !roots_->frozen().Has(job)) plan.tree.reset();
   if (auto files = files_->RecallDetached(job)) {
     AttachedRun::Options options;
@@ -479,6 +497,20 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::TreePtr tree) {
   entry.run = makers_.job_run(std::move(plan), entry.orphan.get());
   entry.orphan->Bind(entry.run.get());
   entry.run->Start();
+}
+
+// Another machine may have submitted it, so that its files are not known here.
+void Runs::TakeUpAway(uint64_t job, const v1::GetReply& reply) {
+  std::vector<std::string> first;
+  if (const auto run = files_->RecallTraced(job)) {
+    first = traces_->Touched(TraceOf(run->spec().command(), files_->root()));
+  }
+  first.push_back(reply.info().directory());
+  away_->TakeUp(job, reply.snapshot().name(), first);
+  if (files_->RecallDetached(job)) return;
+  DetachedFiles files;
+  files.directory = reply.info().directory();
+  if (Status kept = files_->RememberDetached(job, files); !kept) LogWarning("job {}: {}", job, kept.error().message());
 }
 
 std::string Runs::LiveState(uint64_t job) const {

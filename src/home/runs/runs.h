@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "home/runs/attached_run.h"
+#include "home/runs/away_jobs.h"
 #include "home/runs/command/mirrored.h"
 #include "home/runs/job_run.h"
 #include "home/runs/orphan_run.h"
@@ -27,7 +28,7 @@ class Runs : public AttachedRun::Owner {
   };
   // None is owned; all outlive it.
   Runs(EventLoop* loop, ControllerClient* controller, const JobRoots* roots, Traces* traces, LogSpool* spool,
-       const RunFiles* files, Makers makers);
+       const RunFiles* files, AwayJobs* away, Makers makers);
   ~Runs() override;
 
   // First messages of a conversation; descriptors as in proto/local.proto. Errors are answered here.
@@ -53,6 +54,10 @@ class Runs : public AttachedRun::Owner {
   void Orphan(AttachedRun* attached) override;
   void Done(AttachedRun* attached) override;
   PipeTurns* pipe_turns() override { return &pipe_turns_; }
+  void SendAway(uint64_t job, std::unique_ptr<SnapshotClient::Sending> sending) override {
+    away_->Begin(job, std::move(sending));
+  }
+  void WatchAway(uint64_t job, const std::shared_ptr<ClientConnection>& client) override { away_->Watch(job, client); }
 
  private:
   struct Entry {
@@ -68,6 +73,7 @@ class Runs : public AttachedRun::Owner {
   void TreeFor(uint64_t job, std::function<void(Result<tree::TreePtr>)> done);
   void TakeUp(uint64_t job, const v1::GetReply& reply, tree::TreePtr tree);
   void OrphanEnded(uint64_t job, const Outcome& outcome);
+  void TakeUpAway(uint64_t job, const v1::GetReply& reply);
   void RememberOutcome(uint64_t job, const Outcome& outcome);
   // Finishes the output files of batch jobs that ended while there was no home.
   void TellEnds(const std::set<uint64_t>& not_over);
@@ -86,6 +92,7 @@ class Runs : public AttachedRun::Owner {
   Traces* const traces_;
   LogSpool* const spool_;
   const RunFiles* const files_;
+  AwayJobs* const away_;
   const Makers makers_;
   MirroredPlaces places_;
   PipeTurns pipe_turns_;  // outlives the runs

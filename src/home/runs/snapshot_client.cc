@@ -208,36 +208,181 @@ void SnapshotClient::Answer(const std::shared_ptr<ClientConnection>& client, con
   std::make_shared<Question>(this, request)->Start(client);
 }
 
-void SnapshotClient::Find(const std::string& name, std::function<void(Result<v1::SnapshotReference>)> done) {
+void SnapshotClient::AskOnce(const v1::SnapshotRequest& request,
+                             std::function<void(Result<v1::SnapshotEvent>)> answer) {
   struct Search {
     std::unique_ptr<Stream> stream;
-    std::function<void(Result<v1::SnapshotReference>)> done;
+    std::function<void(Result<v1::SnapshotEvent>)> done;
   };
   auto search = std::make_shared<Search>();
-  search->done = std::move(done);
-  const auto answer = [loop = loop_, alive = alive_, search](Result<v1::SnapshotReference> found) {
+  search->done = std::move(answer);
+  const auto tell = [loop = loop_, alive = alive_, search](Result<v1::SnapshotEvent> event) {
     if (!search->done) return;
     // Posted, because the stream is on the stack and owns us.
-    loop->Post([alive, search, found = std::move(found), call = std::exchange(search->done, nullptr)] {
+    loop->Post([alive, search, event = std::move(event), call = std::exchange(search->done, nullptr)] {
       search->stream.reset();
-      if (*alive) call(found);
+      if (*alive) call(event);
     });
   };
-  v1::SnapshotRequest request;
-  request.mutable_show()->set_name(name);
   auto stream = Ask(request, {.on_message =
-                                  [answer](const v1::SnapshotEvent& event) {
-                                    if (event.has_error()) answer(FromWire(event.error()));
-                                    if (event.has_snapshot()) answer(event.snapshot().reference());
+                                  [tell](const v1::SnapshotEvent& event) {
+                                    if (event.has_error()) return tell(FromWire(event.error()));
+                                    if (event.has_snapshot() || event.has_freed()) tell(event);
                                   },
                               .on_closed =
-                                  [answer](const Error& reason) {
-                                    answer(reason.code() != Code::kOk
-                                               ? reason
-                                               : Error(Code::kUnavailable, "the snapshot store ended the connection"));
+                                  [tell](const Error& reason) {
+                                    tell(reason.code() != Code::kOk
+                                             ? reason
+                                             : Error(Code::kUnavailable, "the snapshot store ended the connection"));
                                   }});
-  if (!stream) return answer(stream.error());
+  if (!stream) return tell(stream.error());
   search->stream = std::move(*stream);
+}
+
+void SnapshotClient::Find(const std::string& name, std::function<void(Result<v1::SnapshotReference>)> done) {
+  v1::SnapshotRequest request;
+  request.mutable_show()->set_name(name);
+  AskOnce(request, [done = std::move(done)](Result<v1::SnapshotEvent> event) {
+    if (!event) return done(event.error());
+    done(event->snapshot().reference());
+  });
+}
+
+void SnapshotClient::Delete(const std::string& name, std::function<void(Status)> done) {
+  v1::SnapshotRequest request;
+  request.mutable_delete_()->add_name(name);
+  AskOnce(request, [done = std::move(done)](Result<v1::SnapshotEvent> event) {
+    if (event || event.error().code() == Code::kNotFound) return done({});
+    done(event.error());
+  });
+}
+
+class SnapshotClient::UnnamedSending : public Sending {
+ public:
+  UnnamedSending(SnapshotClient* snapshots, std::string name, const tree::TreePtr& tree,
+                 const std::vector<std::string>& exposed, const std::vector<std::string>& first, Events events)
+      : snapshots_(snapshots),
+        client_alive_(snapshots->alive_),
+        name_(std::move(name)),
+        pin_(snapshots->trees_->Add(tree, exposed)),
+        events_(std::move(events)) {
+    v1::CreateSnapshot* create = request_.mutable_create();
+    create->set_name(name_);
+    create->set_home_id(snapshots->home_id_);
+    create->set_tree(std::string(tree->id.view()));
+    create->set_architecture(Architecture());
+    for (const std::string& path : first) create->add_path(path);
+    Again(0);
+  }
+  ~UnnamedSending() override {
+    *alive_ = false;
+    if (*client_alive_) snapshots_->loop_->Cancel(again_);
+  }
+  void SetEvents(Events events) override { events_ = std::move(events); }
+  const State& state() const override { return state_; }
+  const std::string& name() const override { return name_; }
+
+ private:
+  void Open() {
+    stream_.reset();
+    auto token = RandomSecret(kTokenBytes);
+    if (!token) return Problem(token.error());
+    request_.mutable_create()->set_token(*token);
+    v1::Placement placement;
+    placement.set_token(*token);
+    // First the new one: a working connection stays.
+    auto use =
+        snapshots_->address_.empty() ? nullptr : snapshots_->links_.UseContent({snapshots_->address_}, placement);
+    use_ = std::move(use);
+    auto stream = snapshots_->Ask(request_, {.on_message = [this](const v1::SnapshotEvent& event) { Heard(event); },
+                                             .on_closed = [this](const Error& reason) { Closed(reason); }});
+    if (!stream) return Problem(stream.error());
+    stream_ = std::move(*stream);
+  }
+  void Heard(const v1::SnapshotEvent& event) {
+    if (event.has_error()) return Problem(FromWire(event.error()));
+    if (event.has_changed()) state_.lost.assign(event.changed().path().begin(), event.changed().path().end());
+    if (event.has_progress()) {
+      v1::SnapshotProgress& progress = state_.progress;
+      // The second half tells of itself only.
+      if (event.progress().total_saved_bytes() > 0) {
+        progress.set_saved_bytes(event.progress().saved_bytes());
+        progress.set_total_saved_bytes(event.progress().total_saved_bytes());
+        progress.set_files(progress.total_files());
+        progress.set_bytes(progress.total_bytes());
+      } else {
+        progress = event.progress();
+      }
+    }
+    if (event.has_snapshot()) {
+      if (!std::exchange(announced_, true))
+        Tell([this, reference = event.snapshot().reference()] {
+          if (const auto call = events_.on_announced) call(reference);
+        });
+      if (!event.snapshot().reference().id().empty()) state_.complete = true;
+    }
+    if (!event.has_done()) delay_ = kFirstAgainMicros;
+    state_.problem.clear();
+    Change();
+  }
+  void Closed(const Error& reason) {
+    if (state_.complete || again_ != 0) return;
+    Problem(reason.code() != Code::kOk ? reason : Error(Code::kUnavailable, "the snapshot store ended the connection"));
+  }
+  void Problem(const Error& error) {
+    state_.problem = error.message();
+    Again(delay_);
+    delay_ = std::min(delay_ * 2, kLastAgainMicros);
+    Change();
+  }
+  void Again(int64_t delay) {
+    if (again_ != 0) return;
+    again_ = snapshots_->loop_->After(delay, [this] {
+      again_ = 0;
+      Open();
+    });
+  }
+  void Change() {
+    if (state_.complete) {
+      // Posted, because the stream is on the stack.
+      Tell([this] {
+        stream_.reset();
+        use_.reset();
+      });
+    }
+    Tell([this] {
+      if (const auto call = events_.on_change) call();
+    });
+  }
+  // The callback may destroy this.
+  template <typename F>
+  void Tell(F f) {
+    snapshots_->loop_->Post([alive = alive_, f = std::move(f)] {
+      if (*alive) f();
+    });
+  }
+
+  static constexpr int64_t kFirstAgainMicros = 500'000, kLastAgainMicros = 10'000'000;
+  SnapshotClient* const snapshots_;
+  const std::shared_ptr<bool> client_alive_;
+  const std::string name_;
+  const TreeTable::Pin pin_;
+  Events events_;
+  v1::SnapshotRequest request_;
+  State state_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::unique_ptr<NodeLinks::ContentUse> use_;
+  std::unique_ptr<Stream> stream_;
+  bool announced_ = false;
+  EventLoop::TimerId again_ = 0;
+  int64_t delay_ = kFirstAgainMicros;
+};
+
+std::unique_ptr<SnapshotClient::Sending> SnapshotClient::Send(const std::string& name, const tree::TreePtr& tree,
+                                                              const std::vector<std::string>& exposed,
+                                                              const std::vector<std::string>& first,
+                                                              Sending::Events events) {
+  return std::make_unique<UnnamedSending>(this, name, tree, exposed, first, std::move(events));
 }
 
 // Reopened while it is held: the store may restart, or be unreachable for a while.

@@ -39,6 +39,33 @@ class SnapshotClient {
   // Answers a request of the command line completely, errors included.
   void Answer(const std::shared_ptr<ClientConnection>& client, const v1::SnapshotRequest& request);
 
+  // An unnamed snapshot of `tree` that is being made for an away job. Goes on until it is complete, over lost
+  // connections; stops when it is destroyed.
+  class Sending {
+   public:
+    struct Events {
+      // The job may run in it from now on. Once.
+      std::function<void(v1::SnapshotReference)> on_announced;
+      std::function<void()> on_change;  // of state()
+    };
+    struct State {
+      v1::SnapshotProgress progress;
+      std::string problem;            // why it does not go on at the moment, for people; "": it does
+      std::vector<std::string> lost;  // files that changed at home before they were sent
+      bool complete = false;
+    };
+    virtual ~Sending() = default;
+    virtual void SetEvents(Events events) = 0;
+    virtual const State& state() const = 0;
+    virtual const std::string& name() const = 0;
+  };
+  // `first`: absolute paths whose files are sent first, in this order.
+  std::unique_ptr<Sending> Send(const std::string& name, const tree::TreePtr& tree,
+                                const std::vector<std::string>& exposed, const std::vector<std::string>& first,
+                                Sending::Events events);
+  // One that does not exist is deleted already.
+  void Delete(const std::string& name, std::function<void(Status)> done);
+
   // Finds the snapshot that has that name now.
   void Find(const std::string& name, std::function<void(Result<v1::SnapshotReference>)> done);
 
@@ -54,10 +81,13 @@ class SnapshotClient {
  private:
   class Question;
   class Creation;
+  class UnnamedSending;
   class Served;
   class ServedUse;
   using Stream = MessageStream<v1::SnapshotRequest, v1::SnapshotEvent>;
   Result<std::unique_ptr<Stream>> Ask(const v1::SnapshotRequest& request, Stream::Events events);
+  // Asks once; `answer` gets the first event that is an answer, or an error.
+  void AskOnce(const v1::SnapshotRequest& request, std::function<void(Result<v1::SnapshotEvent>)> answer);
   void AwaitTrace(std::unique_ptr<Served> served);
   void Forget(const Served* served);
 

@@ -219,7 +219,9 @@ Status Agent::Start() {
   server_->Streaming(
       "/vrun.v1.Node/Task",
       [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
-        if (peer.role != "home") return Error(Code::kDenied, "only a home may attach to a task");
+        if (peer.role != "home" && peer.role != "snapshots") {
+          return Error(Code::kDenied, "only a home may attach to a task");
+        }
         auto home = std::make_shared<HomeStream>(&loop_, peer, std::move(stream));
         loop_.Post([this, home] { OnHomeStream(home); });
         return home.get();
@@ -508,7 +510,11 @@ void Agent::OnAttach(const std::shared_ptr<HomeStream>& stream, const std::strin
     return stream->Fail(Error(Code::kInvalid, "the first message of a task stream is not Attach"));
   }
   const AttemptKey key = AttemptKey::Of(up.attach());
-  if (auto it = attempts_.find(key); it != attempts_.end()) return it->second->Attach(stream, up.attach());
+  const bool stands_in = stream->peer().role == "snapshots";
+  if (auto it = attempts_.find(key); it != attempts_.end()) {
+    return stands_in ? it->second->AttachStandIn(stream, up.attach()) : it->second->Attach(stream, up.attach());
+  }
+  if (stands_in) return stream->Fail(Error(Code::kNotFound, "the job is not on this node"));
   if (ended_.contains(key)) return stream->Fail(Error(Code::kNotFound, "the job is over on this node"));
   early_[key] = {stream, up.attach()};
   loop_.After(10'000'000, [this, key, stream] {

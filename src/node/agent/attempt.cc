@@ -17,6 +17,7 @@ namespace vrun::node {
 namespace {
 
 constexpr int64_t kAttachTimeoutMicros = 60'000'000;
+constexpr int64_t kAwayAttachTimeoutMicros = 600'000'000;  // the snapshot store may be down for a while
 
 // The field number of a message that is a single oneof, read from its first byte: bulk messages are relayed unparsed.
 int OneofField(std::string_view frame) { return frame.empty() ? 0 : static_cast<uint8_t>(frame[0]) >> 3; }
@@ -46,9 +47,13 @@ Attempt::Attempt(AttemptHost* host, v1::StartAttempt order) : host_(host), order
   report_.set_state(v1::STARTING);
   Error unused(Code::kOk, "");
   host_->FsServer(tenant(), &unused);  // started early; an error will show again when the view is opened
-  attach_timer_ = host_->loop()->After(kAttachTimeoutMicros, [this] {
+  const bool away = order_.spec().away();
+  if (away && !order_.spec().discard_writes()) order_.mutable_spec()->set_keep_writes(true);
+  attach_timer_ = host_->loop()->After(away ? kAwayAttachTimeoutMicros : kAttachTimeoutMicros, [this, away] {
     attach_timer_ = 0;
-    Fail(v1::ExitRecord::START_FAILED, "home did not attach within 60 s: is the home daemon still running?");
+    Fail(v1::ExitRecord::START_FAILED,
+         away ? "neither home nor the snapshot store attached within 10 minutes: does `vrund snapshots` run?"
+              : "home did not attach within 60 s: is the home daemon still running?");
   });
 }
 
@@ -76,22 +81,56 @@ Attempt::~Attempt() {
   *alive_ = false;
   host_->loop()->Cancel(attach_timer_);
   if (home_) home_->SetEvents({});
+  if (stand_in_) stand_in_->SetEvents({});
 }
 
 std::string Attempt::directory() const { return host_->tasks_directory() + "/" + key().Name(); }
 
-void Attempt::Attach(const std::shared_ptr<HomeStream>& stream, const v1::Attach& attach) {
+bool Attempt::Proves(const v1::Attach& attach) const {
   // The token is the right to this attempt. Compared in constant time, because anyone who reaches the port may try.
   const std::string& token = order_.placement().token();
   unsigned difference = token.size() != attach.token().size() || token.empty();
   for (size_t i = 0; i < token.size() && i < attach.token().size(); ++i) {
     difference |= static_cast<unsigned>(token[i] ^ attach.token()[i]);
   }
-  if (difference != 0 || attach.home_id() != home_id()) {
+  return difference == 0 && attach.home_id() == home_id();
+}
+
+void Attempt::TakeAttach(const v1::Attach& attach) {
+  host_->loop()->Cancel(std::exchange(attach_timer_, 0));
+  v1::TaskUp up;
+  *up.mutable_attach() = attach;
+  attach_frame_ = up.SerializeAsString();
+}
+
+void Attempt::TellContent(HomeStream* stream) const {
+  v1::TaskDown down;
+  down.mutable_attached()->mutable_content_addresses()->Add(content_addresses_.begin(), content_addresses_.end());
+  stream->Send(down);
+}
+
+void Attempt::AttachStandIn(const std::shared_ptr<HomeStream>& stream, const v1::Attach& attach) {
+  if (!Proves(attach) || !order_.spec().away()) {
+    return stream->Fail(Error(Code::kDenied, "job " + std::to_string(job()) + ": not an away job with this token"));
+  }
+  if (stand_in_) stand_in_->SetEvents({});
+  stand_in_ = stream;
+  std::weak_ptr<bool> alive = alive_;
+  stream->SetEvents({.on_frame = [](const std::string&) {},
+                     .on_closed =
+                         [this, alive, raw = stream.get()] {
+                           if (!alive.expired() && stand_in_.get() == raw) stand_in_.reset();
+                         }});
+  if (!content_addresses_.empty()) TellContent(stream.get());
+  if (state_ != State::kWaiting) return;
+  TakeAttach(attach);
+  FirstAttach(attach);
+}
+
+void Attempt::Attach(const std::shared_ptr<HomeStream>& stream, const v1::Attach& attach) {
+  if (!Proves(attach)) {
     return stream->Fail(Error(Code::kDenied, "job " + std::to_string(job()) + ": the token is not this attempt's"));
   }
-  host_->loop()->Cancel(attach_timer_);
-  attach_timer_ = 0;
   if (home_ && home_ != stream) {
     home_->SetEvents({});
     home_->Fail(Error(Code::kAborted, "another home stream attached to this job"));
@@ -106,17 +145,12 @@ void Attempt::Attach(const std::shared_ptr<HomeStream>& stream, const v1::Attach
                          [this, alive, raw = stream.get()] {
                            if (!alive.expired() && home_.get() == raw) home_.reset();
                          }});
-  v1::TaskUp up;
-  *up.mutable_attach() = attach;
-  attach_frame_ = up.SerializeAsString();
+  TakeAttach(attach);
   switch (state_) {
     case State::kWaiting: return FirstAttach(attach);
-    case State::kOpening: {  // home reconnected before the command began
+    case State::kOpening:  // home reconnected before the command began
       before_start_.clear();
-      v1::TaskDown down;
-      down.mutable_attached()->mutable_content_addresses()->Add(content_addresses_.begin(), content_addresses_.end());
-      return home_->Send(down);
-    }
+      return TellContent(home_.get());
     case State::kRunning: return supervisor_->Send(attach_frame_);
     case State::kExited:
       if (supervisor_) return supervisor_->Send(attach_frame_);
@@ -140,10 +174,8 @@ void Attempt::FirstAttach(const v1::Attach& attach) {
   fs->WhenListening([this, alive](const std::vector<std::string>& addresses) {
     if (alive.expired()) return;
     content_addresses_ = addresses;
-    if (!home_) return;
-    v1::TaskDown down;
-    down.mutable_attached()->mutable_content_addresses()->Add(addresses.begin(), addresses.end());
-    home_->Send(down);
+    if (home_) TellContent(home_.get());
+    if (stand_in_) TellContent(stand_in_.get());
   });
   fs->AllowToken(tenant().home_id, attach.token(), key());
   run_began_ = true;

@@ -92,6 +92,9 @@ class Attempt {
 
   // Handles the Attach that was the first message of `stream`. Refuses a wrong token.
   void Attach(const std::shared_ptr<HomeStream>& stream, const v1::Attach& attach);
+  // The same from the snapshot store, for an away job: it starts, and the root is served, also without home. What the
+  // command writes and how it ends waits for home.
+  void AttachStandIn(const std::shared_ptr<HomeStream>& stream, const v1::Attach& attach);
   void Stop(const v1::StopAttempt& stop);
   // All pods of the gang are prepared: the command starts.
   void Go();
@@ -105,6 +108,9 @@ class Attempt {
   void FsServerDied();
 
  private:
+  bool Proves(const v1::Attach& attach) const;
+  void TakeAttach(const v1::Attach& attach);
+  void TellContent(HomeStream* stream) const;
   void FirstAttach(const v1::Attach& attach);
   void OpenView(const v1::Attach& attach, FsClient* fs, const UidRanges::Range& uids);
   // For a live view: makes the view publish all writes to home. They do not go through the supervisor.
@@ -138,6 +144,7 @@ class Attempt {
   State state_ = State::kWaiting;
   v1::AttemptReport report_;
   std::shared_ptr<HomeStream> home_;
+  std::shared_ptr<HomeStream> stand_in_;
   std::unique_ptr<SupervisorLink> supervisor_;
   std::vector<std::string> content_addresses_;
   std::string attach_frame_;              // the latest Attach, unparsed

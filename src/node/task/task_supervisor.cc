@@ -37,6 +37,8 @@ int64_t LastMoments(int64_t limit, int64_t notice) {
 // A program may say SAVED=1 as often as it likes.
 constexpr int64_t kBetweenWords = kSecond;
 
+// What an away job may write to its streams while home is off; then it waits.
+constexpr uint64_t kAwayOutputBytes = 2ull << 30;
 constexpr uint64_t kRankWindows = 4 * kStreamWindow;  // of all processes together, for each kind of output
 
 // Each process has six ends of pipes here. The command's own limit comes with its request.
@@ -145,6 +147,7 @@ void TaskSupervisor::OnUp(v1::TaskUp up) {
       Status status = output->window()->Acknowledge(up.ack().offset());
       if (!status) return Fail(status.error());
       output->Resume();
+      if (Run().away()) Pump();  // the next part of the spool
       return;
     }
     case v1::TaskUp::kSignal: return Signal(up.signal());
@@ -611,7 +614,7 @@ void TaskSupervisor::MakeStreams() {
       more_inputs_[id] = std::make_unique<InputPump>(loop_, [this, id] { AcknowledgeInput(id); });
   }
   const size_t ranks = std::min<size_t>(Gang::ProcessesHere(spec_->order()), sandbox::kMostRanks);
-  if (ranks < 2) return;
+  if (ranks < 2) return SpoolStreams();
   ranks_.emplace(spec_->order());
   RaiseFileLimit();
   for (size_t rank = 1; rank < ranks; ++rank) {
@@ -625,6 +628,22 @@ void TaskSupervisor::MakeStreams() {
   stdout_.window()->SetLimit(limit);
   stderr_.window()->SetLimit(limit);
   for (auto& [id, output] : more_outputs_) output->window()->SetLimit(limit);
+  SpoolStreams();
+}
+
+// The output of an away job is kept on this node until home is back. Its files have no names: only this process, which
+// stays until then, can send them.
+void TaskSupervisor::SpoolStreams() {
+  if (!Run().away()) return;
+  const uint64_t bytes = kAwayOutputBytes / (2 + more_outputs_.size());
+  const auto spool = [&](OutputPump* output) {
+    UniqueFd file(::open(spec_->task_directory().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    if (!file) return LogWarning("a spool for the output: {}", ErrnoError("open").message());
+    output->window()->SpoolTo(std::move(file), std::max(bytes, kStreamWindow));
+  };
+  spool(&stdout_);
+  spool(&stderr_);
+  for (auto& [id, output] : more_outputs_) spool(output.get());
 }
 
 void TaskSupervisor::StartStreams() {

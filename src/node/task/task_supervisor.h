@@ -107,6 +107,7 @@ class TaskSupervisor {
   void AcknowledgeInput(v1::StreamId id = v1::STDIN);
   InputPump* Input(v1::StreamId id);
   void MakeStreams();
+  void SpoolStreams();
   void StartStreams();
   UniqueFd WriterOf(bool error);
   void CloseStreams();

@@ -150,6 +150,11 @@ void PodRun::SettleFromWatch() {
   // The last attempt was released, so all of it is home.
   const bool released = !attempt_ && placement_.attempt() > 0;
   const bool complete = record->started_us() == 0 || released || Complete();
+  // Its task is gone from the node, which has what it wrote.
+  if (plan_.away && !complete && attempt_ && attempt_->writes != JobAttempt::Writes::kFinished) {
+    settles_ = true;
+    return CarryHome();
+  }
   if (!complete) {
     const std::string why = attempt_ && attempt_->fatal ? attempt_->fatal->message() : "it cannot be reached";
     sink_->OnNotice("job " + std::to_string(plan_.job) + " ended on " + Escape(record->node()) +
@@ -469,7 +474,9 @@ void PodRun::AddToOutcome(Outcome* outcome) {
     *outcome->record->mutable_conflict() = release_.conflict();
   }
   if (outcome->exit_status != 0) return;
-  if (!attempt_->content_lost.empty()) {  // the command may have ended before the signal reached it
+  if (!left_on_node_.empty()) {
+    release_.set_failed(left_on_node_);
+  } else if (!attempt_->content_lost.empty()) {  // the command may have ended before the signal reached it
     release_.set_failed(attempt_->content_lost);
   } else if (const uint64_t failed = LiveFailed(); failed > 0) {
     release_.set_failed(std::to_string(failed) +

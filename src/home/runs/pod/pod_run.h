@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "base/io/event_loop.h"
+#include "home/kept/kept_carry.h"
 #include "home/links/controller_client.h"
 #include "home/links/node_links.h"
 #include "home/root/tree_table.h"
@@ -104,6 +105,7 @@ class PodRun : public JobRun {
   void OnWriteBackEnd(const v1::WriteBackEnd& end);
   // The writes are kept on the node.
   void OnKept(const v1::WriteBackEnd& end);
+  void CarryHome();  // what was kept
   void ListenTo(uint64_t view);
   uint64_t LiveFailed() const;
   void MarkLive();
@@ -168,6 +170,9 @@ class PodRun : public JobRun {
   // Across all attempts.
   bool ever_attached_ = false;  // a node may have started the command
   uint64_t fetched_before_ = 0;
+  std::unique_ptr<KeptCarry> carry_;         // of an away job that has ended
+  bool settles_ = false;                     // when that is here, by what the controller knows
+  std::string left_on_node_;                 // what of that could not be applied, for people
   std::string kept_on_;                      // the node that has kept writes of an earlier attempt
   v1::Release release_;                      // sent to the node at the end
   std::map<std::string, uint64_t> notices_;  // how often

@@ -68,6 +68,41 @@ void PodRun::MakeWriteBack() {
                             }});
 }
 
+// Home may come back, or reconnect, at any moment: what was applied is recognised, and what was not is still on its
+// node.
+void PodRun::CarryHome() {
+  if (carry_) return;
+  sink_->OnProgress(v1::COMPLETING, "writing home", node());
+  ApplyOptions options;
+  options.root = files_->root();
+  options.job = plan_.job;
+  options.exposed = plan_.exposed;
+  roots_->AddTo(&options, plan_.tree);
+  carry_ = std::make_unique<KeptCarry>(
+      loop_, controller_, nodes_, plan_.job, pod(), node(), std::move(options),
+      files_->MakeApplyJournal(ApplyJournal() + ".kept"),
+      KeptCarry::Events{.on_notice = [this](std::string text) { sink_->OnWriteNotice(text); },
+                        .on_conflict =
+                            [this](std::string path) {
+                              release_.set_conflicts(release_.conflicts() + 1);
+                              if (release_.conflict_size() < kMostConflicts) release_.add_conflict(std::move(path));
+                            },
+                        .on_finished =
+                            [this](uint64_t left) {
+                              if (left > 0) {
+                                left_on_node_ = std::to_string(left) +
+                                                " of the command's writes could not be applied at home: they stay on "
+                                                "their node until `vctl job " +
+                                                std::to_string(plan_.job) + " pull`";
+                                sink_->OnNotice(left_on_node_);
+                              }
+                              if (!attempt_) return;
+                              attempt_->writes = JobAttempt::Writes::kFinished;
+                              if (std::exchange(settles_, false)) return SettleFromWatch();
+                              MaybeFinish();
+                            }});
+}
+
 void PodRun::OnWrite(v1::WriteBack message) {
   if (attempt_->writes == JobAttempt::Writes::kNone) {
     attempt_->writes = JobAttempt::Writes::kComing;

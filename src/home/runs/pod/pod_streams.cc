@@ -112,6 +112,8 @@ void PodRun::OnExited(const v1::ExitRecord& record) {
 void PodRun::OnKept(const v1::WriteBackEnd& end) {
   if (Preempted()) {
     if (end.entries() > 0) kept_on_ = node();
+  } else if (plan_.away) {
+    return CarryHome();
   } else if (end.entries() > 0) {
     const std::string job = std::to_string(plan_.job);
     sink_->OnNotice("what job " + job + " wrote is kept on node " + Escape(node()) + " (" +

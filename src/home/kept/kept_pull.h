@@ -23,6 +23,8 @@ class KeptPull {
     // `taken` bytes of messages are processed; `content` bytes of them were file content.
     std::function<void(uint64_t taken, uint64_t content)> on_taken;
     std::function<void(std::string)> on_notice;
+    // Called before on_notice: home had changed this path. Null: ignored.
+    std::function<void(std::string path)> on_conflict;
     // The end. Error: it had to stop (home is full), and the rest was not written. Else the number of failed
     // operations, each of which was reported.
     std::function<void(Result<uint64_t> failed)> on_finished;

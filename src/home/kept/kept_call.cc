@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "home/clients/kept_call.h"
+#include "home/kept/kept_call.h"
 
 #include <algorithm>
 #include <set>
@@ -35,7 +35,7 @@ struct Finding {
     const std::vector<v1::Kept> all = found.kept;
     std::erase_if(found.kept, [&](const v1::Kept& earlier) {
       return std::any_of(all.begin(), all.end(), [&](const v1::Kept& later) {
-        return earlier.attempt() != 0 && later.continues() == earlier.attempt();
+        return earlier.attempt() != 0 && later.continues() == earlier.attempt() && later.pod() == earlier.pod();
       });
     });
     std::exchange(done, nullptr)(std::move(found));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "home/clients/kept_pull.h"
+#include "home/kept/kept_pull.h"
 
 #include <utility>
 
@@ -19,6 +19,8 @@ bool IsFull(const Error& error) { return error.error_number() == ENOSPC || error
 KeptPull::KeptPull(EventLoop* loop, ApplyOptions options, bool elsewhere, Events events)
     : loop_(loop), options_(std::move(options)), elsewhere_(elsewhere), events_(std::move(events)) {
   options_.notice = [this](const std::string& text) { OnLoop([this, text] { events_.on_notice(text); }); };
+  if (events_.on_conflict == nullptr) return;
+  options_.conflict = [this](const std::string& path) { OnLoop([this, path] { events_.on_conflict(path); }); };
 }
 
 KeptPull::~KeptPull() {
