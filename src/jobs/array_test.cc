@@ -73,7 +73,7 @@ TEST(Array, SweepsAreChecked) {
   EXPECT_NE(ErrorOf(twice).find("sweep lr: there are two of this name"), std::string::npos);
   v1::Array named;
   Sweep(&named, "1\n", {"2"});
-  EXPECT_NE(ErrorOf(named).find("sweep 1\\x0a: a name has letters"), std::string::npos) << ErrorOf(named);
+  EXPECT_NE(ErrorOf(named).find("sweep 1\\n: a name has letters"), std::string::npos) << ErrorOf(named);
   v1::Array many;
   for (const char* name : {"a", "b", "c"}) Sweep(&many, name, std::vector<std::string>(200, "x"));
   Complete(&many);
