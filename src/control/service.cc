@@ -58,11 +58,13 @@ class Service::WatchSession : public rpc::Stream::Handler, public std::enable_sh
     });
   }
 
-  // State thread. Sends the job's present state unless it was the last one sent. The end of the job ends the stream.
-  void Tell() {
+  // State thread. Sends the job's present state unless it was the last one sent, and the elements of an array that are
+  // jobs now. The end of the job ends the stream.
+  void Tell(const std::vector<v1::ArrayElement>& elements = {}) {
     if (over_) return;
     Result<v1::JobEvent> event = service_->state_.EventOf(job_, viewer_, pod_);
     if (!event) return Refuse(event.error());
+    event->mutable_started()->Add(elements.begin(), elements.end());
     std::string bytes = event->SerializeAsString();
     if (bytes == last_) return;
     stream_->Send(bytes);
@@ -249,10 +251,13 @@ void Service::Flush() {
 
 void Service::TellWatchers(const Outbox& outbox) {
   if (watchers_.empty()) return;
-  auto tell = [this](uint64_t job) {
+  auto tell = [&](uint64_t job) {
     auto it = watchers_.find(job);
     if (it == watchers_.end()) return;
-    for (WatchSession* session : it->second) session->Tell();
+    const auto elements = outbox.elements.find(job);
+    for (WatchSession* session : it->second) {
+      elements != outbox.elements.end() ? session->Tell(elements->second) : session->Tell();
+    }
   };
   for (uint64_t job : outbox.jobs) tell(job);
   for (const auto& [job, pod] : outbox.pods) {
@@ -356,7 +361,7 @@ void Service::OnWatchMessage(const std::shared_ptr<WatchSession>& session, std::
              session->job_ = request->job();
              session->pod_ = request->pod();
              watchers_[session->job_].insert(session.get());
-             session->Tell();
+             session->Tell(state_.ElementsOf(session->job_));
            }});
 }
 

@@ -129,6 +129,50 @@ TEST_F(ServiceTest, AJobFromHomeToNodeAndBack) {
   EXPECT_EQ(late.WaitClosed()->code(), Code::kOk);
 }
 
+TEST_F(ServiceTest, AWatchOfAnArrayTellsEachElementOnce) {
+  Start();
+  auto home = Dial("home", "anna@h");
+  v1::SubmitRequest request = SimpleJob("r1");
+  request.mutable_array()->add_ranges()->set_last(99);
+  auto submitted = CallAndWait<v1::SubmitReply>(*home, "Submit", request);
+  ASSERT_TRUE(submitted) << submitted.error().message();
+  EXPECT_FALSE(submitted->has_placement());
+  WatchCollector events, late;
+  auto watch = OpenWatch(*home, &events, submitted->job());
+  auto node = Dial("node", "n1");
+  AgentCollector orders;
+  auto agent = OpenAgent(*node, &orders, SimpleNode("n1"));
+  std::unique_ptr<rpc::Stream> late_watch;
+  std::map<uint32_t, uint64_t> ran;
+  while (ran.size() < 100) {
+    const auto start =
+        orders.WaitFor([&](const auto& m) { return m.has_start() && !ran.contains(m.start().array_index()); });
+    ASSERT_TRUE(start);
+    const v1::Placement& p = start->start().placement();
+    ran[start->start().array_index()] = p.job();
+    Report(*agent, ExitOf(p, v1::COMPLETED, v1::ExitRecord::EXITED, 0));
+    if (ran.size() != 50) continue;
+    ASSERT_TRUE(orders.WaitFor([&](const auto& m) { return m.report_ack().job() == p.job(); }));
+    late_watch = OpenWatch(*home, &late, submitted->job());
+  }
+  ASSERT_TRUE(events.WaitFor(IsState(v1::COMPLETED)));
+  EXPECT_EQ(events.WaitClosed()->code(), Code::kOk);
+  std::map<uint32_t, uint64_t> told;
+  for (const v1::JobEvent& event : events.messages()) {
+    for (const v1::ArrayElement& element : event.started()) {
+      EXPECT_TRUE(told.emplace(element.index(), element.job()).second) << element.index() << " was told twice";
+    }
+  }
+  EXPECT_EQ(told, ran);
+  ASSERT_TRUE(late.WaitClosed());
+  std::set<uint32_t> later;
+  for (const v1::JobEvent& event : late.messages()) {
+    for (const v1::ArrayElement& element : event.started()) EXPECT_TRUE(later.insert(element.index()).second);
+  }
+  for (uint32_t index = 50; index < 100; ++index) EXPECT_TRUE(later.contains(index)) << index;
+  EXPECT_EQ(late.messages().back().array().completed(), 100u);
+}
+
 TEST_F(ServiceTest, EachPodOfAGangHasItsWatch) {
   Start();
   auto home = Dial("home", "anna@h");

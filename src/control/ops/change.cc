@@ -9,13 +9,26 @@ namespace {
 
 constexpr int kMostJobs = 100'000;
 
-Status ChangeJob(State& state, const rpc::Peer& peer, uint64_t id, v1::ChangeJobs::What what) {
+Status ChangeElements(State& state, uint64_t id, const ElementRanges& elements, v1::ChangeJobs::What what) {
+  VRUN_ASSIGN(const Positions which, state.SelectElements(id, elements));
+  switch (what) {
+    case v1::ChangeJobs::HOLD: return state.HoldElements(id, which, true);
+    case v1::ChangeJobs::RELEASE: return state.HoldElements(id, which, false);
+    case v1::ChangeJobs::REQUEUE: return state.RequeueElements(id, which);
+    default: return Error(Code::kUnsupported, "this controller does not know the change: update it");
+  }
+}
+
+Status ChangeJob(State& state, const rpc::Peer& peer, const v1::JobSelection& selection, v1::ChangeJobs::What what) {
+  const uint64_t id = selection.job();
   const std::string name = "job " + std::to_string(id);
   VRUN_ASSIGN(JobRow job, state.Find(id));
   if (job.user != peer.name && !state.settings().scheduler.MayAdminister(peer.name)) {
     return Error(Code::kDenied, name + ": it belongs to " + Escape(job.user) + ": only its owner may change it");
   }
   if (IsEnd(job.state)) return Error(Code::kInvalid, name + ": it has ended");
+  if (job.elements != 0) return ChangeElements(state, id, selection.elements(), what);
+  if (!selection.elements().empty()) return Error(Code::kInvalid, name + ": it is no array: name the job alone");
   switch (what) {
     case v1::ChangeJobs::HOLD: return state.SetHold(id, true);
     case v1::ChangeJobs::RELEASE: return state.SetHold(id, false);
@@ -30,11 +43,7 @@ Result<v1::ChangeReply> Change(State& state, const rpc::Peer& peer, const v1::Ch
   if (request.jobs_size() > kMostJobs) return Error(Code::kInvalid, "more than 100000 jobs: name fewer");
   v1::ChangeReply reply;
   for (const v1::JobSelection& selection : request.jobs()) {
-    if (selection.elements_size() > 0) {
-      reply.add_problems("job " + std::to_string(selection.job()) + ": it is no array: name the job alone");
-      continue;
-    }
-    Status changed = ChangeJob(state, peer, selection.job(), request.what());
+    Status changed = ChangeJob(state, peer, selection, request.what());
     if (state.store().failure()) return *state.store().failure();
     if (!changed) reply.add_problems(changed.error().message());
   }

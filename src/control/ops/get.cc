@@ -1,28 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// Get: one job. The token, the command and its directory are for its own user only; of an away job, the token and the
-// snapshot also for the snapshot store, which serves it.
+// Get: one job, or an element of an array. The token, the command and its directory are for its own user only; of an
+// away job, the token and the snapshot also for the snapshot store, which serves it.
 #include "control/ops/ops.h"
 
 namespace vrun::control {
 
 Result<v1::GetReply> Get(State& state, const rpc::Peer& peer, const v1::GetRequest& request) {
-  VRUN_ASSIGN(std::optional<JobRow> job, state.store().GetJob(request.job()));
-  if (!job) return Error(Code::kNotFound, "job " + std::to_string(request.job()) + ": no such job");
   v1::GetReply reply;
+  uint64_t id = request.job();
+  if (request.has_element()) {
+    VRUN_ASSIGN(const JobRow element, state.FindElement(id, request.element()));
+    if (element.elements != 0) {
+      *reply.mutable_info() = state.InfoOfElement(element, request.element(), peer.name);
+      return reply;
+    }
+    id = element.id;
+  }
+  VRUN_ASSIGN(std::optional<JobRow> job, state.store().GetJob(id));
+  if (!job) return Error(Code::kNotFound, "job " + std::to_string(id) + ": no such job");
   *reply.mutable_info() = state.InfoOf(*job, peer.name, SIZE_MAX);
   VRUN_TRY(state.AddAttempts(job->id, reply.mutable_info()->mutable_attempts()));
-  const bool serves = peer.role == "snapshots" && reply.info().has_away();
+  const Result<v1::SubmitRequest> submitted = state.RequestOf(*job);
+  const bool serves = peer.role == "snapshots" && submitted && submitted->spec().away();
+  if (serves) reply.mutable_info()->mutable_away();
   const bool may_know = job->user == peer.name && peer.role == "home";
-  if ((may_know || serves) && state.IsPlaced(*job)) {
+  if (!may_know && !serves) return reply;
+  if (state.IsPlaced(*job)) {
     if (auto first = state.PlacementOf(*job, 0)) *reply.mutable_placement() = *std::move(first);
     for (uint32_t pod = 0; PodsAsked(*job) > 1 && pod < PodsAsked(*job); ++pod) {
       if (auto placement = state.PlacementOf(*job, pod)) *reply.add_placements() = *std::move(placement);
     }
   }
-  v1::SubmitRequest submitted;
-  if ((may_know || serves) && submitted.ParseFromString(job->spec) && submitted.has_snapshot()) {
-    *reply.mutable_snapshot() = submitted.snapshot();
-  }
+  if (submitted && submitted->has_snapshot()) *reply.mutable_snapshot() = submitted->snapshot();
   return reply;
 }
 

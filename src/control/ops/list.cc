@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// List: unfinished jobs, or also ended ones, newest first. The snapshot store gets the away jobs that have a place.
+// List: unfinished jobs, or also ended ones, newest first. An array is one job; of its elements only those that have
+// been placed are listed. A home gets all of its own unfinished jobs, because it gives up what it holds for others.
+// The snapshot store gets the away jobs that have a place.
+#include <algorithm>
+
 #include "control/ops/ops.h"
 
 namespace vrun::control {
@@ -16,14 +20,23 @@ Result<v1::ListReply> List(State& state, const rpc::Peer& peer, const v1::ListRe
     v1::ListReply placed;
     for (const auto& [id, job] : state.jobs()) {
       if (!state.IsPlaced(job)) continue;
-      v1::JobInfo info = state.InfoOf(job, peer.name, 0);
-      if (info.has_away()) *placed.add_jobs() = std::move(info);
+      const Result<v1::SubmitRequest> submitted = state.RequestOf(job);
+      if (!submitted || !submitted->spec().away()) continue;
+      v1::JobInfo* info = placed.add_jobs();
+      *info = state.InfoOf(job, peer.name, 0);
+      info->mutable_away();
     }
     return placed;
   }
-  bool ended_too = request.all() && request.home_id().empty();
-  VRUN_ASSIGN(std::vector<JobRow> jobs, state.store().ListJobs(ended_too, request.home_id(), kMaxJobs));
   v1::ListReply reply;
+  if (!request.home_id().empty()) {
+    for (const auto& [id, job] : state.jobs()) {
+      if (job.home_id == request.home_id()) *reply.add_jobs() = state.InfoOf(job, peer.name, 0);
+    }
+    std::reverse(reply.mutable_jobs()->begin(), reply.mutable_jobs()->end());
+    return reply;
+  }
+  VRUN_ASSIGN(std::vector<JobRow> jobs, state.store().ListJobs(request.all(), kMaxJobs));
   for (const JobRow& job : jobs) *reply.add_jobs() = state.InfoOf(job, peer.name, kMaxArgvBytes);
   return reply;
 }

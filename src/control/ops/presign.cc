@@ -26,8 +26,7 @@ v1::PresignReply Presign(State& state, const std::string& node, const v1::Presig
     Result<JobRow> job = state.Find(request.job());
     if (job && job->spec.empty()) {
       // Not in memory for a running job.
-      const auto row = state.store().GetJob(request.job());
-      if (row && *row) job->spec = (*row)->spec;
+      if (const auto submitted = state.RequestOf(*job)) job->spec = submitted->SerializeAsString();
     }
     return tier->Presign(node, job, request);
   }

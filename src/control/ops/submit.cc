@@ -2,6 +2,7 @@
 // Submit: durable, idempotent by (user, request id). Whether the job was placed at once is known after the batch's
 // decision.
 #include <algorithm>
+#include <set>
 
 #include "base/clock.h"
 #include "base/escape.h"
@@ -13,12 +14,17 @@ namespace {
 
 constexpr size_t kMaxSpecBytes = 16u << 20;
 constexpr size_t kMaxNameBytes = 256;
-constexpr int kMaxDependencies = 1000;
+constexpr int kMaxDependencies = 10'000;
+// What is waited for.
+enum class Kind { kEnd, kSuccess, kFailure, kStart };
 
 Status Validate(const v1::SubmitRequest& request, size_t spec_bytes) {
   if (request.spec().command().argv_size() == 0) return Error(Code::kInvalid, "submit: no command");
   if (request.request_id().empty() || request.request_id().size() > kMaxNameBytes) {
     return Error(Code::kInvalid, "submit: the request id is missing or too long");
+  }
+  if (request.request_id().starts_with(kElementRequests)) {
+    return Error(Code::kInvalid, "submit: the request id is one of those that elements of arrays have");
   }
   if (request.spec().pool().size() > kMaxNameBytes || request.spec().name().size() > kMaxNameBytes) {
     return Error(Code::kInvalid, "submit: the name of the job or the pool is longer than " +
@@ -69,27 +75,76 @@ Status CheckTimes(const v1::Scheduling& s, int64_t now) {
   return {};
 }
 
-// Resolves dependencies on ended jobs for good, because the scheduler knows only unfinished jobs.
-Status SettleDependencies(State& state, v1::Scheduling* s) {
-  if (s->after_size() + s->after_ok_size() > kMaxDependencies) {
+// Whether the dependency still has to be waited for. kInvalid: it never ends.
+Result<bool> IsOpen(State& state, uint64_t id, Kind kind) {
+  const auto known = state.jobs().find(id);
+  if (known != state.jobs().end()) {
+    if (kind != Kind::kStart) return true;
+    return known->second.elements != 0 ? !state.AllStarted(id) : known->second.started_us == 0;
+  }
+  VRUN_ASSIGN(const std::optional<v1::JobState> ended, state.store().StateOfJob(id));
+  const std::string job = "job " + std::to_string(id);
+  if (!ended) return Error(Code::kNotFound, "dependency: " + job + ": no such job");
+  const std::string never = ", so this one would never start: use afterany:" + std::to_string(id) + " or leave it out";
+  if (kind == Kind::kSuccess && ended != v1::COMPLETED) {
+    return Error(Code::kInvalid, "dependency: " + job + " did not succeed" + never);
+  }
+  if (kind == Kind::kFailure && ended == v1::COMPLETED) {
+    return Error(Code::kInvalid, "dependency: " + job + " did not fail" + never);
+  }
+  return false;
+}
+
+// Where one of both is no array, nothing corresponds: all of it has to succeed.
+Status SettleCorresponding(State& state, bool array, v1::Scheduling* s) {
+  google::protobuf::RepeatedField<uint64_t> corresponding;
+  std::set<uint64_t> seen;
+  for (const uint64_t id : s->after_corresponding()) {
+    if (!seen.insert(id).second) continue;
+    auto other = state.Find(id);
+    if (!other) return std::move(other).error().With("dependency");
+    array && other->elements != 0 ? corresponding.Add(id) : s->add_after_ok(id);
+  }
+  s->mutable_after_corresponding()->Swap(&corresponding);
+  return {};
+}
+
+// Resolves dependencies on ended jobs for good, because only unfinished jobs are known to those who wait for them.
+Status SettleDependencies(State& state, bool array, v1::Scheduling* s) {
+  const int count = s->after_size() + s->after_ok_size() + s->after_not_ok_size() + s->after_start_size() +
+                    s->after_corresponding_size();
+  if (count > kMaxDependencies) {
     return Error(Code::kInvalid, "submit: more than " + std::to_string(kMaxDependencies) + " dependencies: name fewer");
   }
-  for (auto* list : {s->mutable_after(), s->mutable_after_ok()}) {
+  VRUN_TRY(SettleCorresponding(state, array, s));
+  const std::pair<google::protobuf::RepeatedField<uint64_t>*, Kind> lists[] = {
+      {s->mutable_after(), Kind::kEnd},
+      {s->mutable_after_ok(), Kind::kSuccess},
+      {s->mutable_after_not_ok(), Kind::kFailure},
+      {s->mutable_after_start(), Kind::kStart}};
+  for (const auto& [list, kind] : lists) {
     google::protobuf::RepeatedField<uint64_t> open;
+    std::set<uint64_t> seen;
     for (const uint64_t id : *list) {
-      auto other = state.Find(id);
-      if (!other) return std::move(other).error().With("dependency");
-      if (!IsEnd(other->state)) {
-        open.Add(id);
-      } else if (list == s->mutable_after_ok() && other->state != v1::COMPLETED) {
-        return Error(Code::kInvalid, "dependency: job " + std::to_string(id) +
-                                         " did not succeed, so this one would never start: use afterany:" +
-                                         std::to_string(id) + " or leave it out");
-      }
+      if (!seen.insert(id).second) continue;
+      VRUN_ASSIGN(const bool waits, IsOpen(state, id, kind));
+      if (waits) open.Add(id);
     }
     list->Swap(&open);
   }
   return {};
+}
+
+// The elements, with the indexes filled in.
+Result<v1::Array> ElementsOf(const v1::SubmitRequest& request) {
+  v1::Array array = request.array();
+  Complete(&array);
+  VRUN_TRY(CheckArray(array));
+  VRUN_TRY(CheckNames(request.spec(), array));
+  if (request.spec().command().terminal()) {
+    return Error(Code::kInvalid, "submit: an array cannot use a terminal: leave --pty out");
+  }
+  return array;
 }
 
 }  // namespace
@@ -102,13 +157,16 @@ void AddPlacement(State& state, v1::SubmitReply* reply) {
 }
 
 Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::SubmitRequest& request) {
-  std::string spec = request.SerializeAsString();
-  VRUN_TRY(Validate(request, spec.size()));
+  VRUN_TRY(Validate(request, request.ByteSizeLong()));
   v1::SubmitReply reply;
   VRUN_ASSIGN(std::optional<uint64_t> before, state.store().FindRequest(peer.name, request.request_id()));
   if (before) {
     reply.set_job(*before);
     return reply;
+  }
+  v1::Array array;
+  if (request.has_array()) {
+    VRUN_ASSIGN(array, ElementsOf(request));
   }
   JobRow job;
   VRUN_ASSIGN(job.pool, PoolOf(state, request.spec().pool()));
@@ -119,7 +177,7 @@ Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::Su
   VRUN_TRY(CheckScheduling(request.spec().scheduling()));
   job.scheduling = request.spec().scheduling();
   VRUN_TRY(CheckTimes(job.scheduling, state.clock().Wall()));
-  VRUN_TRY(SettleDependencies(state, &job.scheduling));
+  VRUN_TRY(SettleDependencies(state, request.has_array(), &job.scheduling));
   const v1::JobClass klass =
       job.scheduling.class_() == v1::JOB_CLASS_UNSPECIFIED ? v1::TRAINING : job.scheduling.class_();
   job.scheduling.set_class_(klass);
@@ -135,8 +193,16 @@ Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::Su
   job.request_id = request.request_id();
   job.home_id = request.home_id();
   job.submitted_us = state.clock().Wall();
-  job.spec = std::move(spec);
-  VRUN_ASSIGN(uint64_t id, state.Add(std::move(job)));
+  if (!request.has_array()) {
+    job.spec = request.SerializeAsString();
+    VRUN_ASSIGN(uint64_t id, state.Add(std::move(job)));
+    reply.set_job(id);
+    return reply;
+  }
+  v1::SubmitRequest whole = request;
+  *whole.mutable_array() = array;
+  job.spec = whole.SerializeAsString();
+  VRUN_ASSIGN(uint64_t id, state.AddArray(std::move(job), array));
   reply.set_job(id);
   return reply;
 }

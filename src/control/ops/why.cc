@@ -5,7 +5,9 @@
 namespace vrun::control {
 
 Result<v1::WhyAnswer> Why(State& state, const rpc::Peer&, const v1::WhyRequest& request) {
-  VRUN_ASSIGN(JobRow job, state.Find(request.job()));
+  VRUN_ASSIGN(JobRow job,
+              request.has_element() ? state.FindElement(request.job(), request.element()) : state.Find(request.job()));
+  if (request.has_element() && job.elements != 0) return state.ExplainElement(job, request.element());
   v1::WhyAnswer answer = state.Explain(job);
   VRUN_TRY(state.AddAttempts(job.id, answer.mutable_attempts()));
   return answer;

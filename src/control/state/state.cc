@@ -51,11 +51,16 @@ Status State::Load() {
     nodes_[node.row.name] = std::move(node);
   }
   dependents_.clear();
+  blocks_.clear();
+  names_.clear();
+  started_.clear();
   admissions_.clear();
   stragglers_.clear();
+  request_ = {};
+  VRUN_TRY(LoadArrays());
   for (JobRow& job : jobs) {
     AwaitStragglers(job);
-    Know(std::move(job));
+    VRUN_TRY(Know(std::move(job)));
   }
   return LoadScheduler(false);
 }
@@ -75,14 +80,16 @@ Result<uint64_t> State::Add(JobRow job) {
   VRUN_ASSIGN(job.id, store_->InsertJob(job));
   const uint64_t id = job.id;
   outbox_.pools.insert(job.pool);
-  scheduler_.Feed(core::JobSubmitted{SpecOf(job)});
-  Know(std::move(job));
+  VRUN_TRY(Know(std::move(job)));
+  scheduler_.Feed(core::JobSubmitted{SpecForScheduler(jobs_.at(id))});
   fresh_.push_back(id);
   return id;
 }
 
 Status State::Save(const JobRow& job) {
   outbox_.jobs.insert(job.id);
+  if (job.started_us != 0 && dependents_.contains(job.id)) started_.push_back(job.id);
+  VRUN_TRY(NoteElement(job));
   return store_->UpdateJob(job);
 }
 
@@ -98,6 +105,7 @@ Status State::SavePod(const JobRow& job, const PodRow& pod) {
 
 Status State::Cancel(uint64_t id, int32_t signal) {
   JobRow& job = jobs_.at(id);
+  if (job.elements != 0) return CancelArray(job, signal);
   if (job.state == v1::PENDING || StartHeldBack(job)) return End(id, v1::CANCELLED, "cancelled while it waited");
   // Nobody is left who could end it. Should its node come back, it is told to.
   const bool gone = job.state == v1::LOST && std::all_of(job.pods.begin(), job.pods.end(), [this](const PodRow& pod) {
@@ -129,19 +137,25 @@ Status State::End(uint64_t id, v1::JobState state, const std::string& reason) {
   LogInfo("job {} of {} ended: {}{}{}", job.id, Escape(job.user), v1::JobState_Name(state), reason.empty() ? "" : ": ",
           Escape(reason));
   const bool good = Succeeded(job);
-  scheduler_.Feed(core::JobEnded{id, good, good});
+  if (job.elements == 0) scheduler_.Feed(core::JobEnded{id, good, good});
   admissions_.erase(id);
   broken_promises_.erase(id);
   stops_.erase(id);
-  return Release(job);
+  blocks_.erase(id);
+  if (job.elements != 0) {
+    VRUN_TRY(SaveArrays());
+    arrays_.erase(id);
+    touched_.erase(id);
+  }
+  if (job.array == 0) VRUN_TRY(PassTurn(job));
+  VRUN_TRY(Release(job));
+  return job.array != 0 ? ElementEnded(job) : Status();
 }
 
-void State::Know(JobRow job) {
-  const v1::Scheduling& s = job.scheduling;
-  for (const auto* list : {&s.after(), &s.after_ok()}) {
-    for (const uint64_t other : *list) dependents_.emplace(other, job.id);
-  }
-  jobs_[job.id] = std::move(job);
+Status State::Know(JobRow job) {
+  const uint64_t id = job.id;
+  Remember(job);
+  return NoteElement(jobs_[id] = std::move(job));
 }
 
 uint64_t State::AwaitedBy(const JobRow& job) const {
@@ -159,17 +173,22 @@ bool State::StartHeldBack(const JobRow& job) const {
 }
 
 Status State::Release(const JobRow& ended) {
-  std::vector<uint64_t> ids;
-  for (auto [it, end] = dependents_.equal_range(ended.id); it != end; ++it) ids.push_back(it->second);
+  std::vector<Dependent> dependents;
+  for (auto [it, end] = dependents_.equal_range(ended.id); it != end; ++it) dependents.push_back(it->second);
   dependents_.erase(ended.id);
-  for (const uint64_t id : ids) {
-    const auto it = jobs_.find(id);
-    if (it == jobs_.end() || it->second.state != v1::STARTING) continue;
-    const auto& must = it->second.scheduling.after_ok();
-    if (ended.state != v1::COMPLETED && std::find(must.begin(), must.end(), ended.id) != must.end()) {
-      VRUN_TRY(Carry(core::Doomed{id, ended.id}));  // its command had succeeded, but some of its writes were lost
+  for (const Dependent& dependent : dependents) {
+    const auto it = jobs_.find(dependent.job);
+    if (it == jobs_.end()) continue;
+    if (!LeftToScheduler(it->second, ended, dependent.how)) {
+      VRUN_TRY(Fulfil(dependent, ended));
+      continue;
+    }
+    if (it->second.state != v1::STARTING) continue;
+    if (ended.state != v1::COMPLETED && dependent.how == Depends::kSuccess) {
+      // Its command had succeeded, but some of its writes were lost.
+      VRUN_TRY(Carry(core::Doomed{dependent.job, ended.id}));
     } else if (!StartHeldBack(it->second)) {
-      outbox_.jobs.insert(id);  // its home may connect now
+      outbox_.jobs.insert(dependent.job);  // its home may connect now
       VRUN_TRY(SendStart(it->second));
     }
   }
@@ -248,6 +267,7 @@ std::vector<std::pair<uint64_t, uint32_t>> State::PodsLeaving(const std::string&
 }
 
 bool State::IsPlaced(const JobRow& job) const {
+  if (job.elements != 0) return false;
   if (job.leaving.attempt != 0) return true;
   return job.state >= v1::STARTING && job.state <= v1::COMPLETING && !StartHeldBack(job);
 }
@@ -296,6 +316,10 @@ Result<v1::JobEvent> State::EventOf(uint64_t id, const std::string& viewer, uint
   if (pod < job.pods.size() && !job.pods[pod].exit.empty()) {
     (void)event.mutable_exit()->ParseFromString(job.pods[pod].exit);
   }
+  if (job.elements != 0) {
+    VRUN_ASSIGN(*event.mutable_array(), InfoOfArray(job, false));
+    event.mutable_array()->clear_array();
+  }
   if (job.state == v1::PENDING) {
     event.set_reason(Waiting(job));
     event.set_queue_position(QueuePosition(id));
@@ -339,17 +363,17 @@ v1::JobInfo State::InfoOf(const JobRow& job, const std::string& viewer, size_t m
     info.set_queue_position(QueuePosition(job.id));
     info.set_reason((job.reason.empty() ? "" : job.reason + "; ") + Waiting(job));
   }
-  v1::SubmitRequest request;
-  const bool known = request.ParseFromString(job.spec);
-  if (known && request.spec().away()) info.mutable_away();
+  AddElements(job, max_argv_bytes == SIZE_MAX, &info);
   // Other users must not learn what runs where.
-  if (job.user == viewer && known) {
-    info.set_directory(request.spec().command().directory());
-    info.set_snapshot(request.snapshot().name());
-    info.set_live_view(request.spec().live_view());
-    info.set_keep_writes(request.spec().keep_writes());
+  if (job.user != viewer || max_argv_bytes == 0) return info;
+  if (const Result<v1::SubmitRequest> request = RequestOf(job)) {
+    if (request->spec().away()) info.mutable_away();
+    info.set_directory(request->spec().command().directory());
+    info.set_snapshot(request->snapshot().name());
+    info.set_live_view(request->spec().live_view());
+    info.set_keep_writes(request->spec().keep_writes());
     size_t room = max_argv_bytes;
-    for (const std::string& word : request.spec().command().argv()) {
+    for (const std::string& word : request->spec().command().argv()) {
       if (word.size() > room) break;
       room -= word.size();
       info.add_argv(word);

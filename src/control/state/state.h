@@ -20,6 +20,10 @@
 // 1. It is told to leave (JobRow::stopping).
 // 2. Its commands have ended and its room is free. The job is PENDING while its writes travel home (JobRow::leaving).
 // 3. Home has the writes. Now the next attempt, which the scheduler may have placed meanwhile, is ordered.
+//
+// An array is one job that never runs itself. Its elements become jobs as they enter the window: kArrayWindow of them
+// wait in the scheduler's queue, all others cost nothing. They become jobs in the transaction that makes room for them,
+// so each does so exactly once, whenever the controller is stopped.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +31,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -60,6 +65,31 @@ struct Outbox {
   std::set<uint64_t> jobs;                                              // changed jobs, for their watchers
   std::set<std::pair<uint64_t, uint32_t>> pods;                         // pods that changed though their job did not
   std::set<std::string> pools;                                          // pools whose queue has moved
+  std::map<uint64_t, std::vector<v1::ArrayElement>> elements;           // of arrays: those that are jobs now
+};
+
+// At most this many waiting elements of an array are jobs.
+constexpr uint32_t kArrayWindow = 64;
+// The request ids of elements begin with this, and no others do.
+constexpr std::string_view kElementRequests = "array element ";
+
+// An array that has not ended.
+struct Array {
+  struct Element {
+    enum class Phase : uint8_t { kQueued, kIdle, kRuns, kEnds } phase = Phase::kQueued;  // kIdle: held or parked
+    bool started = false;
+  };
+  ArrayRow row;
+  Positions ready;                       // may become jobs: those of row.left that are neither held nor gated
+  std::map<uint64_t, Element> elements;  // unfinished ones that are jobs
+  std::set<uint64_t> parked;             // of these
+  uint32_t queued = 0;                   // number of these by phase
+  uint32_t idle = 0;
+  uint32_t running = 0;
+  uint32_t started = 0;       // of these
+  bool sets_changed = false;  // in row, not stored yet
+  // As many run or are about to as may run at a time.
+  bool full() const { return row.array.most_running() != 0 && queued + running >= row.array.most_running(); }
 };
 
 class ContentTier;
@@ -111,7 +141,10 @@ class State {
   // Stores the job and queues it. Returns the id.
   Result<uint64_t> Add(JobRow job);
   // Ends a PENDING job. Otherwise tells the nodes, now and at each of their registrations. The job must be unfinished.
+  // Of an array: all elements.
   Status Cancel(uint64_t id, int32_t signal);
+  // The request as the job was submitted with; for an element with what it runs.
+  Result<v1::SubmitRequest> RequestOf(const JobRow& job);
   Status End(uint64_t id, v1::JobState state, const std::string& reason);
   // Handles a node's report about a pod. Stale and repeated reports are acknowledged without effect.
   Status Apply(const std::string& node, const v1::AttemptReport& report);
@@ -136,6 +169,28 @@ class State {
   Status SendOrders(uint64_t id, uint32_t pod);
   // The writes of a pod of an earlier attempt have reached home, or were lost with their node.
   Status Left(uint64_t id, uint32_t pod);
+
+  // --- arrays (arrays/state_arrays.cc) ---
+  // Stores the array. kInvalid: no element of it could ever start. Returns the id.
+  Result<uint64_t> AddArray(JobRow job, const v1::Array& array);
+  // Null: it has ended, or is no array.
+  const Array* FindArray(uint64_t id) const;
+  // The positions of the elements that the ranges name; without ranges all. kInvalid: ranges that CheckRanges refuses.
+  // kNotFound: the array has none of these elements.
+  Result<Positions> SelectElements(uint64_t id, const ElementRanges& ranges) const;
+  Status CancelElements(uint64_t id, const Positions& which, int32_t signal);
+  // kInvalid: none of them waits, or is held.
+  Status HoldElements(uint64_t id, const Positions& which, bool hold);
+  // kInvalid: none of them was stopped; says why not.
+  Status RequeueElements(uint64_t id, const Positions& which);
+  // Unfinished elements that are jobs.
+  std::vector<v1::ArrayElement> ElementsOf(uint64_t id) const;
+  // The row of the array itself, if the element is not a job. kNotFound: it has no such element.
+  Result<JobRow> FindElement(uint64_t id, uint32_t index);
+  v1::JobInfo InfoOfElement(const JobRow& array, uint32_t index, const std::string& viewer);
+  v1::WhyAnswer ExplainElement(const JobRow& array, uint32_t index);
+  // Whether all elements have started or ended.
+  bool AllStarted(uint64_t array) const;
 
   // --- what people and programs ask for (state_admin.cc) ---
   // A waiting job does not start until it is released. kInvalid: it does not wait.
@@ -200,12 +255,69 @@ class State {
   uint64_t AwaitedBy(const JobRow& job) const;
   // Releases the jobs held back for `ended`, which is gone.
   Status Release(const JobRow& ended);
-  void Know(JobRow job);
+  Status Know(JobRow job);
   std::string Waiting(const JobRow& job);  // one line that says why it waits
   Status Save(const JobRow& job);
   Status SavePod(const JobRow& job, const PodRow& pod);
   Status SaveAttempt(const JobRow& job, v1::JobState state, int64_t placed_us, int64_t ended_us,
                      const std::string& reason = "");
+
+  // --- arrays (arrays/state_arrays.cc) ---
+  Status LoadArrays();
+  // Follows the element's state. Call after each change of it.
+  Status NoteElement(const JobRow& job);
+  Status ElementEnded(const JobRow& job);
+  Status CancelArray(JobRow& job, int32_t signal);
+  // Makes elements jobs where there is room for them.
+  Status FillWindows();
+  // Elements that are jobs.
+  std::vector<uint64_t> JobsOf(uint64_t array, const Positions& which) const;
+  Status MakeJob(Array& array, const JobRow& whole, uint64_t position);
+  // These elements will never be jobs.
+  Status DropElements(uint64_t array, const Positions& which);
+  Status EndIfOver(uint64_t array);
+  // Stores what has changed of the arrays.
+  Status SaveArrays();
+  void Touch(uint64_t array) { touched_.insert(array); }
+  // Excludes and gates the elements that depend on those of other arrays.
+  Status GateElements(const JobRow& job, Array* array);
+  // What the end of these elements means for those of other arrays.
+  Status TellCorresponding(uint64_t array, const Positions& which, bool completed);
+  // nullopt: the element has not ended.
+  Result<std::optional<bool>> Completed(uint64_t array, uint32_t index);
+  // Of an array, also of one that has ended. `whole`: with the values of its sweeps.
+  Result<v1::ArrayInfo> InfoOfArray(const JobRow& job, bool whole);
+  // Fills in what an array or an element has more than other jobs.
+  void AddElements(const JobRow& job, bool whole, v1::JobInfo* info);
+  std::string WhyArrayWaits(const JobRow& job);
+  std::string WhyElementWaits(const JobRow& job, uint64_t position);
+  v1::WhyAnswer ExplainArray(const JobRow& job);
+
+  // --- jobs that the controller keeps from starting (arrays/state_dependencies.cc) ---
+  enum class Depends : uint8_t { kEnd, kSuccess, kFailure, kStart, kCorresponding };
+  struct Dependent {
+    uint64_t job = 0;
+    Depends how = Depends::kEnd;
+  };
+  // Whether the scheduler itself waits for it.
+  static bool LeftToScheduler(const JobRow& job, const JobRow& other, Depends how);
+  // Whether something other than the scheduler keeps it from starting, besides `hold`.
+  bool Blocked(const JobRow& job) const;
+  // One line about each thing that does: kind and text.
+  std::vector<v1::WhyAnswer::Blocker> BlockersOf(const JobRow& job) const;
+  sched::core::JobSpec SpecForScheduler(const JobRow& job) const;
+  void Remember(const JobRow& job);
+  // The scheduler sees the job's new begin time. The scheduler knows no change of a job.
+  void FeedAgain(const JobRow& job);
+  // `other` has started or ended, as far as the dependent waits for that.
+  Status Fulfil(const Dependent& dependent, const JobRow& other);
+  // Can never start.
+  Status Doom(uint64_t id, const std::string& reason);
+  // Nothing of this kind blocks it any more.
+  void Unblock(const JobRow& job);
+  Status NoteStarts();
+  // Lets the next job of this user and name start.
+  Status PassTurn(const JobRow& ended);
 
   // --- attempts (state_attempts.cc) ---
   // The job, if this pod of its present attempt is on the node and not over.
@@ -244,7 +356,19 @@ class State {
   bool positions_known_ = false;
   std::vector<uint64_t> fresh_;  // added since the last Decide
   std::map<uint64_t, JobRow> jobs_;
-  std::multimap<uint64_t, uint64_t> dependents_;           // unfinished jobs, by the job that they depend on
+  std::multimap<uint64_t, Dependent> dependents_;    // unfinished jobs, by the job that they depend on
+  std::map<uint64_t, uint32_t> blocks_;              // of unfinished jobs: dependencies that block them
+  std::map<std::string, std::set<uint64_t>> names_;  // unfinished jobs that are no elements, by user and name
+  std::vector<uint64_t> started_;                    // may have just started, and others wait for that
+  std::map<uint64_t, Array> arrays_;                 // unfinished
+  std::set<uint64_t> touched_;                       // arrays in whose windows there may be room
+  std::set<uint64_t> unsaved_;                       // arrays whose rows have changed
+  // The request of an array, the last one that was read.
+  struct {
+    uint64_t job = 0;  // 0: none
+    v1::SubmitRequest request;
+    v1::Array array;
+  } request_;
   std::map<uint64_t, sched::core::Admission> admissions_;  // of unfinished jobs, since this process began
   std::set<uint64_t> broken_promises_;                     // those of admissions_ that were revoked
   std::map<uint64_t, int64_t> stragglers_;                 // gangs that will be ended, by the wall clock

@@ -83,11 +83,11 @@ Status State::SetHold(uint64_t id, bool hold) {
   if (job.scheduling.hold() == hold) return hold ? Status() : NotChanged(id, "it is not held");
   if (job.state != v1::PENDING) return NotChanged(id, "it has started: only a waiting job can be held");
   job.scheduling.set_hold(hold);
+  const Array* array = FindArray(job.array);
+  job.parked = !hold && array != nullptr && array->full();
   admissions_.erase(id);
   broken_promises_.erase(id);
-  // The scheduler knows no change of a job. Jobs that wait for this one see it at the end of the step, as ever.
-  scheduler_.Feed(core::JobEnded{id, true, true});
-  scheduler_.Feed(core::JobSubmitted{SpecOf(job)});
+  FeedAgain(job);
   outbox_.pools.insert(job.pool);
   LogInfo("job {} of {} is {}", id, Escape(job.user), hold ? "held" : "released");
   return Save(job);
@@ -128,9 +128,7 @@ void State::TakeRetryFor(const std::string& cause, JobRow* job) {
 }
 
 void State::WaitForBegin(const JobRow& job) {
-  if (job.scheduling.begin_us() <= clock_->Wall()) return;
-  scheduler_.Feed(core::JobEnded{job.id, true, true});  // as in SetHold
-  scheduler_.Feed(core::JobSubmitted{SpecOf(job)});
+  if (job.scheduling.begin_us() > clock_->Wall()) FeedAgain(job);
 }
 
 Status State::Saved(const std::string& node, const v1::JobWord& word) {
@@ -248,7 +246,10 @@ Result<v1::WhyAnswer> State::Forecast(const JobRow& job) {
       text += ", when job " + std::to_string(trial.forecast->after) + " has ended";
     }
   }
-  const bool depends = !spec.after.empty() || !spec.after_ok.empty();
+  const v1::Scheduling& s = job.scheduling;
+  const bool depends =
+      s.after_size() + s.after_ok_size() + s.after_not_ok_size() + s.after_start_size() + s.after_corresponding_size() >
+      0;
   if (depends) text += ", if the jobs that it waits for have ended by then";
   // What its GPUs cost, at the price of their nodes.
   double price = 0;

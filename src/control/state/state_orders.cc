@@ -41,15 +41,7 @@ v1::ControllerMessage MessageOf(v1::StopAttempt stop) {
 Status State::SendStart(const JobRow& job) { return SendStart(job, 0, static_cast<uint32_t>(job.pods.size())); }
 
 Status State::SendStart(const JobRow& job, uint32_t first, uint32_t end) {
-  std::string spec = job.spec;
-  if (spec.empty()) {
-    VRUN_ASSIGN(std::optional<JobRow> row, store_->GetJob(job.id));
-    if (row) spec = std::move(row->spec);
-  }
-  v1::SubmitRequest request;
-  if (spec.empty() || !request.ParseFromString(spec)) {
-    return Error(Code::kCorrupt, "job " + std::to_string(job.id) + ": its record does not parse");
-  }
+  VRUN_ASSIGN(v1::SubmitRequest request, RequestOf(job));
   v1::ControllerMessage message;
   v1::StartAttempt* start = message.mutable_start();
   v1::RunSpec* run = start->mutable_spec();
@@ -61,6 +53,13 @@ Status State::SendStart(const JobRow& job, uint32_t first, uint32_t end) {
   start->set_home_id(job.home_id);
   start->set_user(job.user);
   start->set_content_home_id(request.snapshot().content_home_id());
+  if (const Array* array = FindArray(job.array)) {
+    start->set_parent_array(job.array);
+    start->set_array_index(job.array_index);
+    start->set_array_count(static_cast<uint32_t>(ElementCount(array->row.array)));
+    start->set_array_min(MinIndex(array->row.array));
+    start->set_array_max(MaxIndex(array->row.array));
+  }
   for (const PodRow& pod : job.pods) {
     if (!IsGang(job)) break;
     const auto node = nodes_.find(pod.node);

@@ -21,6 +21,17 @@ constexpr int kTaught = 2000;
 // Only this many jobs at the head of a queue are explained in detail.
 constexpr uint32_t kExplained = 200;
 
+// To the scheduler, a job that the controller keeps from starting begins at no time.
+void PutBlockers(const std::vector<v1::WhyAnswer::Blocker>& own, bool held, v1::WhyAnswer* answer) {
+  if (own.empty()) return;
+  google::protobuf::RepeatedPtrField<v1::WhyAnswer::Blocker> all(own.begin(), own.end());
+  for (v1::WhyAnswer::Blocker& blocker : *answer->mutable_blockers()) {
+    if (blocker.kind() != "begin-time") *all.Add() = std::move(blocker);
+  }
+  answer->mutable_blockers()->Swap(&all);
+  if (!held) answer->set_summary(own[0].text());
+}
+
 Result<std::string> NewToken() {
   std::string token(16, '\0');
   if (getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) return ErrnoError("random token");
@@ -50,8 +61,8 @@ Status State::LoadScheduler(bool anew) {
       scheduler_.Feed(core::MaintenanceSet{{w.name, w.nodes, w.from_us, w.until_us}});
     }
     for (const auto& [id, job] : jobs_) {
-      if (job.state != v1::PENDING && !HoldsResources(job)) continue;
-      scheduler_.Feed(core::JobSubmitted{SpecOf(job)});
+      if (job.elements != 0 || (job.state != v1::PENDING && !HoldsResources(job))) continue;
+      scheduler_.Feed(core::JobSubmitted{SpecForScheduler(job)});
       if (job.state == v1::PENDING) continue;
       scheduler_.Feed(StartedOf(job, job.started_us > 0 ? job.started_us : scheduler_.Now()));
     }
@@ -80,6 +91,7 @@ bool State::Agrees() const {
   return std::all_of(jobs_.begin(), jobs_.end(), [this](const auto& entry) {
     const JobRow& job = entry.second;
     const auto view = core::InspectJob(scheduler_.state(), job.id);
+    if (job.elements != 0) return !view.has_value();
     if (job.state != v1::PENDING && !HoldsResources(job)) return !view.has_value();
     const bool waits = view && (view->phase == core::JobPhase::kWaiting || view->phase == core::JobPhase::kClaiming);
     return view.has_value() && waits == (job.state == v1::PENDING);
@@ -117,13 +129,18 @@ void State::Configure(SchedulerConfig config) {
 Status State::Decide() {
   VRUN_TRY(EndStragglers());
   TellStops();
+  VRUN_TRY(NoteStarts());
+  VRUN_TRY(FillWindows());
   // Carrying out an action may feed the scheduler at once: a job that had not begun has nothing to stop.
   while (scheduler_.fed() || scheduler_.NextWake() == 0) {
     for (const core::Action& action : scheduler_.Decide()) {
       VRUN_TRY(std::visit([this](const auto& a) { return Carry(a); }, action));
     }
     positions_known_ = false;
+    // The elements that were placed make room for the next ones.
+    VRUN_TRY(FillWindows());
   }
+  VRUN_TRY(SaveArrays());
   for (uint64_t id : fresh_) {
     // The spec was needed only to start the job at once. It is dropped because many jobs may wait.
     if (auto it = jobs_.find(id); it != jobs_.end()) it->second.spec.clear();
@@ -247,12 +264,17 @@ uint32_t State::QueuePosition(uint64_t id) {
 }
 
 std::string State::Waiting(const JobRow& job) {
+  if (job.elements != 0) return WhyArrayWaits(job);
+  if (!job.scheduling.hold()) {
+    if (const auto own = BlockersOf(job); !own.empty()) return own[0].text();
+  }
   const uint32_t position = QueuePosition(job.id);
   if (position > kExplained) return std::to_string(position - 1) + " jobs come before it";
   return WhyItWaits(scheduler_.state(), job);
 }
 
 v1::WhyAnswer State::Explain(const JobRow& job) {
+  if (job.elements != 0) return ExplainArray(job);
   v1::WhyAnswer answer;
   answer.set_job(job.id);
   answer.set_state(job.state);
@@ -262,6 +284,7 @@ v1::WhyAnswer State::Explain(const JobRow& job) {
     if (jobs_.at(id).pool == job.pool) answer.set_queue_length(std::max(answer.queue_length(), position));
   }
   ExplainJob(scheduler_.trial(), job, clock_->Wall(), scheduler_.Now(), &answer);
+  PutBlockers(BlockersOf(job), job.scheduling.hold(), &answer);
   answer.set_deadline(DeadlineOf(job.id));
   if (IsGang(job) && job.state == v1::STARTING) {
     const auto ready = std::count_if(job.pods.begin(), job.pods.end(), [](const PodRow& pod) { return pod.ready; });

@@ -84,6 +84,18 @@ ALTER TABLE jobs ADD COLUMN saved_us INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN lost_us INTEGER NOT NULL DEFAULT 0;
 CREATE TABLE maintenance (
   name TEXT PRIMARY KEY, nodes TEXT NOT NULL, from_us INTEGER NOT NULL, until_us INTEGER NOT NULL) WITHOUT ROWID;
+)",
+    R"(
+ALTER TABLE jobs ADD COLUMN elements INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN array INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN array_index INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN parked INTEGER NOT NULL DEFAULT 0;
+CREATE UNIQUE INDEX jobs_elements ON jobs (array, array_index) WHERE array != 0;
+CREATE INDEX jobs_arrays ON jobs (id) WHERE elements != 0 AND ended_us = 0;
+CREATE TABLE arrays (
+  job INTEGER PRIMARY KEY, array BLOB NOT NULL, waiting BLOB NOT NULL, next INTEGER NOT NULL, held BLOB NOT NULL,
+  gated BLOB NOT NULL, completed INTEGER NOT NULL, failed INTEGER NOT NULL, cancelled INTEGER NOT NULL,
+  exit BLOB NOT NULL);
 )"};
 constexpr int kSchemaVersion = static_cast<int>(std::size(kMigrations));
 
@@ -91,7 +103,10 @@ constexpr char kJobColumns[] =
     "id, user, request_id, home_id, pool, name, milli_cpus, memory_bytes, gpus, gpu_type, state, reason, submitted_us, "
     "started_us, ended_us, attempt, epoch, cancelled, cancel_signal, scheduling, stopping, stopping_us, preemptions, "
     "leaving_attempt, leaving_epoch, gang, ending, failure, failed_pod, failed_starts, first_end_us, saved_us, "
-    "lost_us, pods";
+    "lost_us, elements, array, array_index, parked, pods";
+
+constexpr char kArrayColumns[] =
+    "arrays.job, arrays.array, waiting, next, held, gated, completed, failed, arrays.cancelled, exit";
 
 constexpr char kPodColumns[] = "pod, node, token, gpu_mask, state, ready, exit";
 
@@ -275,6 +290,10 @@ JobRow ReadJob(S& s) {
   job.first_end_us = s.Int();
   job.saved_us = s.Int();
   job.lost_us = s.Int();
+  job.elements = static_cast<uint32_t>(s.Int());
+  job.array = static_cast<uint64_t>(s.Int());
+  job.array_index = static_cast<uint32_t>(s.Int());
+  job.parked = s.Int() != 0;
   return job;
 }
 
@@ -366,14 +385,14 @@ Result<uint64_t> SqliteStore::InsertJob(const JobRow& job) {
   Statement s(
       this,
       "INSERT INTO jobs (user, request_id, home_id, pool, name, spec, milli_cpus, memory_bytes, gpus, gpu_type, "
-      "state, reason, submitted_us, started_us, ended_us, attempt, epoch, cancelled, cancel_signal, scheduling, gang) "
-      "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+      "state, reason, submitted_us, started_us, ended_us, attempt, epoch, cancelled, cancel_signal, scheduling, gang, "
+      "elements, array, array_index) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
   const std::string scheduling = job.scheduling.SerializeAsString(), gang = job.gang.SerializeAsString();
   s.Text(job.user).Text(job.request_id).Blob(job.home_id).Text(job.pool).Text(job.name).Blob(job.spec);
   s.Int(job.needs.milli_cpus).Int(job.needs.memory_bytes).Int(job.needs.gpus).Text(job.needs.gpu_type);
   s.Int(job.state).Text(job.reason).Int(job.submitted_us).Int(job.started_us).Int(job.ended_us);
   s.Int(job.attempt).Int(static_cast<int64_t>(job.epoch)).Int(job.cancelled).Int(job.cancel_signal).Blob(scheduling);
-  s.Blob(gang);
+  s.Blob(gang).Int(job.elements).Int(static_cast<int64_t>(job.array)).Int(job.array_index);
   VRUN_TRY(s.Run());
   return static_cast<uint64_t>(sqlite3_last_insert_rowid(database_->handle));
 }
@@ -383,7 +402,8 @@ Status SqliteStore::UpdateJob(const JobRow& job) {
       this,
       "UPDATE jobs SET state=?, reason=?, started_us=?, ended_us=?, attempt=?, epoch=?, cancelled=?, cancel_signal=?, "
       "stopping=?, stopping_us=?, preemptions=?, leaving_attempt=?, leaving_epoch=?, ending=?, failure=?, "
-      "failed_pod=?, failed_starts=?, first_end_us=?, saved_us=?, lost_us=?, scheduling=?, pods=? WHERE id=?");
+      "failed_pod=?, failed_starts=?, first_end_us=?, saved_us=?, lost_us=?, scheduling=?, pods=?, parked=? "
+      "WHERE id=?");
   const std::string scheduling = job.scheduling.SerializeAsString();
   s.Int(job.state).Text(job.reason).Int(job.started_us).Int(job.ended_us).Int(job.attempt);
   s.Int(static_cast<int64_t>(job.epoch)).Int(job.cancelled).Int(job.cancel_signal);
@@ -391,7 +411,35 @@ Status SqliteStore::UpdateJob(const JobRow& job) {
   s.Int(static_cast<int64_t>(job.leaving.epoch)).Int(static_cast<int64_t>(job.ending)).Text(job.failure);
   s.Int(job.failed_pod).Int(job.failed_starts).Int(job.first_end_us);
   s.Int(job.saved_us).Int(job.lost_us).Blob(scheduling).Int(static_cast<int64_t>(job.pods.size()));
-  s.Int(static_cast<int64_t>(job.id));
+  s.Int(job.parked).Int(static_cast<int64_t>(job.id));
+  return s.Run();
+}
+
+Status SqliteStore::InsertArray(const ArrayRow& row) {
+  Statement s(this,
+              "INSERT INTO arrays (job, array, waiting, next, held, gated, completed, failed, cancelled, exit) VALUES "
+              "(?,?,?,?,?,?,?,?,?,?)");
+  const std::string array = row.array.SerializeAsString(), left = row.left.Encode(), held = row.held.Encode();
+  const std::string gated = row.gated.Encode();
+  s.Int(static_cast<int64_t>(row.job)).Blob(array).Blob(left).Int(static_cast<int64_t>(row.next)).Blob(held);
+  s.Blob(gated).Int(static_cast<int64_t>(row.completed)).Int(static_cast<int64_t>(row.failed));
+  s.Int(static_cast<int64_t>(row.cancelled)).Blob(row.exit);
+  return s.Run();
+}
+
+Status SqliteStore::UpdateArray(const ArrayRow& row, bool sets) {
+  {
+    Statement s(this, "UPDATE arrays SET next=?, completed=?, failed=?, cancelled=?, exit=? WHERE job=?");
+    s.Int(static_cast<int64_t>(row.next))
+        .Int(static_cast<int64_t>(row.completed))
+        .Int(static_cast<int64_t>(row.failed));
+    s.Int(static_cast<int64_t>(row.cancelled)).Blob(row.exit).Int(static_cast<int64_t>(row.job));
+    VRUN_TRY(s.Run());
+  }
+  if (!sets) return {};
+  Statement s(this, "UPDATE arrays SET waiting=?, held=?, gated=? WHERE job=?");
+  const std::string left = row.left.Encode(), held = row.held.Encode(), gated = row.gated.Encode();
+  s.Blob(left).Blob(held).Blob(gated).Int(static_cast<int64_t>(row.job));
   return s.Run();
 }
 
@@ -517,21 +565,94 @@ Result<std::vector<JobRow>> SqliteStore::UnfinishedJobs() {
   return ReadJobs(s, false);
 }
 
-Result<std::vector<JobRow>> SqliteStore::ListJobs(bool ended_too, const std::string& home_id, int limit) {
-  static const std::string any =
-      std::string("SELECT ") + kJobColumns + ", spec FROM jobs WHERE (?1='' OR home_id=?1) ORDER BY id DESC LIMIT ?2";
-  static const std::string unfinished =
-      std::string("SELECT ") + kJobColumns +
-      ", spec FROM jobs WHERE ended_us=0 AND (?1='' OR home_id=?1) ORDER BY id DESC LIMIT ?2";
-  Statement s(this, ended_too ? any : unfinished);
-  // In SQL an empty blob is not equal to an empty text.
-  if (home_id.empty()) {
-    s.Text("");
-  } else {
-    s.Blob(home_id);
+Result<std::optional<v1::JobState>> SqliteStore::StateOfJob(uint64_t id) {
+  Statement s(this, "SELECT state FROM jobs WHERE id=?");
+  s.Int(static_cast<int64_t>(id));
+  VRUN_ASSIGN(bool row, s.Step());
+  if (!row) return std::optional<v1::JobState>();
+  return std::optional<v1::JobState>(static_cast<v1::JobState>(s.Int()));
+}
+
+Result<std::vector<ArrayRow>> SqliteStore::ReadArrays(Statement& s) {
+  std::vector<ArrayRow> arrays;
+  for (;;) {
+    VRUN_ASSIGN(bool found, s.Step());
+    if (!found) return arrays;
+    ArrayRow& row = arrays.emplace_back();
+    row.job = static_cast<uint64_t>(s.Int());
+    bool parses = row.array.ParseFromString(s.Bytes());
+    parses = Positions::Decode(s.Bytes(), &row.left) && parses;
+    row.next = static_cast<uint64_t>(s.Int());
+    row.left.Remove(0, row.next);
+    parses = Positions::Decode(s.Bytes(), &row.held) && parses;
+    parses = Positions::Decode(s.Bytes(), &row.gated) && parses;
+    if (!parses) return Fail(Error(Code::kCorrupt, "array " + std::to_string(row.job) + ": its record does not parse"));
+    row.completed = static_cast<uint64_t>(s.Int());
+    row.failed = static_cast<uint64_t>(s.Int());
+    row.cancelled = static_cast<uint64_t>(s.Int());
+    row.exit = s.Bytes();
   }
-  s.Int(limit);
-  return ReadJobs(s, true);
+}
+
+Result<std::optional<ArrayRow>> SqliteStore::GetArray(uint64_t job) {
+  static const std::string sql = std::string("SELECT ") + kArrayColumns + " FROM arrays WHERE job=?";
+  Statement s(this, sql);
+  s.Int(static_cast<int64_t>(job));
+  VRUN_ASSIGN(std::vector<ArrayRow> rows, ReadArrays(s));
+  if (rows.empty()) return std::optional<ArrayRow>();
+  return std::optional<ArrayRow>(std::move(rows[0]));
+}
+
+Result<std::vector<ArrayRow>> SqliteStore::UnfinishedArrays() {
+  static const std::string sql = std::string("SELECT ") + kArrayColumns +
+                                 " FROM jobs INDEXED BY jobs_arrays JOIN arrays ON arrays.job=jobs.id WHERE "
+                                 "elements!=0 AND ended_us=0 ORDER BY jobs.id";
+  Statement s(this, sql);
+  return ReadArrays(s);
+}
+
+Result<std::optional<uint64_t>> SqliteStore::FindElement(uint64_t array, uint32_t index) {
+  Statement s(this, "SELECT id FROM jobs WHERE array=? AND array_index=? AND array!=0");
+  s.Int(static_cast<int64_t>(array)).Int(index);
+  VRUN_ASSIGN(bool row, s.Step());
+  if (!row) return std::optional<uint64_t>();
+  return std::optional<uint64_t>(static_cast<uint64_t>(s.Int()));
+}
+
+Result<std::vector<ElementEnd>> SqliteStore::EndedElements(uint64_t array) {
+  Statement s(this,
+              "SELECT array_index, state FROM jobs WHERE array=? AND array!=0 AND ended_us!=0 ORDER BY array_index");
+  s.Int(static_cast<int64_t>(array));
+  std::vector<ElementEnd> ends;
+  for (;;) {
+    VRUN_ASSIGN(bool row, s.Step());
+    if (!row) return ends;
+    const auto index = static_cast<uint32_t>(s.Int());
+    ends.push_back({index, s.Int() == v1::COMPLETED});
+  }
+}
+
+Result<std::vector<JobRow>> SqliteStore::ListJobs(bool ended_too, int limit) {
+  static const std::string select = std::string("SELECT ") + kJobColumns + ", spec FROM jobs ";
+  static const std::string any = select + "ORDER BY id DESC LIMIT ?";
+  static const std::string arrays =
+      select + "INDEXED BY jobs_arrays WHERE elements!=0 AND ended_us=0 ORDER BY id DESC LIMIT ?";
+  // 1 is PENDING.
+  static const std::string others = select +
+                                    "WHERE ended_us=0 AND elements=0 AND (array=0 OR state!=1) ORDER BY id "
+                                    "DESC LIMIT ?";
+  static_assert(v1::PENDING == 1);
+  const auto read = [&](const std::string& sql) {
+    Statement s(this, sql);
+    s.Int(limit);
+    return ReadJobs(s, true);
+  };
+  if (ended_too) return read(any);
+  VRUN_ASSIGN(std::vector<JobRow> jobs, read(arrays));
+  VRUN_ASSIGN(std::vector<JobRow> rest, read(others));
+  std::move(rest.begin(), rest.end(), std::back_inserter(jobs));
+  std::sort(jobs.begin(), jobs.end(), [](const JobRow& a, const JobRow& b) { return a.id > b.id; });
+  return jobs;
 }
 
 Result<std::vector<NodeRow>> SqliteStore::Nodes() {
@@ -583,7 +704,8 @@ Result<std::vector<AttemptRow>> SqliteStore::Attempts(uint64_t job) {
 }
 
 Result<std::vector<JobRow>> SqliteStore::EndedJobs(uint64_t after, int limit, bool newest) {
-  static const std::string select = std::string("SELECT ") + kJobColumns + " FROM jobs WHERE ended_us!=0 AND id>? ";
+  static const std::string select =
+      std::string("SELECT ") + kJobColumns + " FROM jobs WHERE ended_us!=0 AND elements=0 AND id>? ";
   static const std::string ascending = select + "ORDER BY id LIMIT ?", descending = select + "ORDER BY id DESC LIMIT ?";
   Statement s(this, newest ? descending : ascending);
   s.Int(static_cast<int64_t>(after)).Int(limit);

@@ -27,6 +27,8 @@ class SqliteStore : public Store {
   Status UpdateJob(const JobRow& job) override;
   Status PutPod(uint64_t job, uint32_t attempt, const PodRow& pod) override;
   Status PutAttempt(const AttemptRow& attempt) override;
+  Status InsertArray(const ArrayRow& array) override;
+  Status UpdateArray(const ArrayRow& array, bool sets) override;
   Status PutNode(const NodeRow& node) override;
   Status PutMaintenance(const MaintenanceRow& window) override;
   Status DropMaintenance(const std::string& name) override;
@@ -35,7 +37,12 @@ class SqliteStore : public Store {
   Result<std::optional<uint64_t>> FindRequest(const std::string& user, const std::string& request_id) override;
   Result<std::optional<JobRow>> GetJob(uint64_t id) override;
   Result<std::vector<JobRow>> UnfinishedJobs() override;
-  Result<std::vector<JobRow>> ListJobs(bool ended_too, const std::string& home_id, int limit) override;
+  Result<std::optional<v1::JobState>> StateOfJob(uint64_t id) override;
+  Result<std::optional<ArrayRow>> GetArray(uint64_t job) override;
+  Result<std::vector<ArrayRow>> UnfinishedArrays() override;
+  Result<std::optional<uint64_t>> FindElement(uint64_t array, uint32_t index) override;
+  Result<std::vector<ElementEnd>> EndedElements(uint64_t array) override;
+  Result<std::vector<JobRow>> ListJobs(bool ended_too, int limit) override;
   Result<std::vector<NodeRow>> Nodes() override;
   Result<std::vector<MaintenanceRow>> Maintenance() override;
   Result<uint64_t> LastEpoch() override;
@@ -52,6 +59,7 @@ class SqliteStore : public Store {
   Status ReadPods(JobRow* job, uint32_t count);
   // Reads all rows of the statement and then the pods of the jobs.
   Result<std::vector<JobRow>> ReadJobs(Statement& statement, bool with_spec);
+  Result<std::vector<ArrayRow>> ReadArrays(Statement& statement);
   Error Fail(Error error);  // stores the first error of a transaction
 
   std::unique_ptr<Database> database_;

@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "control/store/positions.h"
 #include "proto/common.pb.h"
+#include "proto/local.pb.h"
 
 namespace vrun::control {
 
@@ -89,7 +91,31 @@ struct JobRow {
     uint64_t epoch = 0;
     std::vector<PodRow> pods;  // those whose writes are not home
   } leaving;
-  std::string spec;  // serialized SubmitRequest; filled only by reads that say so
+  std::string spec;  // serialized SubmitRequest; filled only by reads that say so. "" for an element: its array has it
+  uint32_t elements = 0;     // of an array: how many it has; 0: it is no array
+  uint64_t array = 0;        // of an element: its array; 0: it is none
+  uint32_t array_index = 0;  // of an element
+  // Of an element that was released while its array ran as many elements as it may: it waits until one of them ends.
+  bool parked = false;
+};
+
+// The elements of an array. Those that are jobs have rows of their own.
+struct ArrayRow {
+  uint64_t job = 0;
+  v1::Array array;
+  Positions left;     // elements that are no jobs yet, and were not cancelled
+  uint64_t next = 0;  // no position before this one is left
+  Positions held;     // those of `left` that were told to wait
+  Positions gated;    // those of `left` that wait for the element of another array (Scheduling.after_corresponding)
+  uint64_t completed = 0;  // elements that have ended
+  uint64_t failed = 0;
+  uint64_t cancelled = 0;  // also those that never became jobs
+  std::string exit;        // serialized ExitRecord of the element with the highest exit status; "": none has ended
+};
+
+struct ElementEnd {
+  uint32_t index = 0;
+  bool completed = false;
 };
 
 struct AttemptRow {
@@ -138,6 +164,9 @@ class Store {
   virtual Status UpdateJob(const JobRow& job) = 0;  // the fields that change during a job's life, not its pods
   virtual Status PutPod(uint64_t job, uint32_t attempt, const PodRow& pod) = 0;
   virtual Status PutAttempt(const AttemptRow& attempt) = 0;
+  virtual Status InsertArray(const ArrayRow& array) = 0;
+  // What changes during its life. `sets`: also what is left, held and gated, not only where the next one is.
+  virtual Status UpdateArray(const ArrayRow& array, bool sets) = 0;
   virtual Status PutNode(const NodeRow& node) = 0;
   virtual Status PutMaintenance(const MaintenanceRow& window) = 0;  // replaces the one of this name
   virtual Status DropMaintenance(const std::string& name) = 0;
@@ -148,13 +177,20 @@ class Store {
   virtual Result<std::optional<uint64_t>> FindRequest(const std::string& user, const std::string& request_id) = 0;
   virtual Result<std::optional<JobRow>> GetJob(uint64_t id) = 0;  // with its spec
   virtual Result<std::vector<JobRow>> UnfinishedJobs() = 0;       // in order of ids
-  // With their specs, newest first, at most `limit`. home_id "": any.
-  virtual Result<std::vector<JobRow>> ListJobs(bool ended_too, const std::string& home_id, int limit) = 0;
+  virtual Result<std::optional<v1::JobState>> StateOfJob(uint64_t id) = 0;
+  virtual Result<std::optional<ArrayRow>> GetArray(uint64_t job) = 0;
+  virtual Result<std::vector<ArrayRow>> UnfinishedArrays() = 0;
+  virtual Result<std::optional<uint64_t>> FindElement(uint64_t array, uint32_t index) = 0;  // the job that it is
+  virtual Result<std::vector<ElementEnd>> EndedElements(uint64_t array) = 0;                // in order of indexes
+  // With their specs, newest first. At most `limit`; of those that have not ended: without elements that wait, and
+  // besides them as many arrays.
+  virtual Result<std::vector<JobRow>> ListJobs(bool ended_too, int limit) = 0;
   virtual Result<std::vector<NodeRow>> Nodes() = 0;
   virtual Result<std::vector<MaintenanceRow>> Maintenance() = 0;  // in order of names
   virtual Result<uint64_t> LastEpoch() = 0;
   virtual Result<std::vector<AttemptRow>> Attempts(uint64_t job) = 0;  // the first one first
-  // In order of ids, without specs: those after the id `after`, or the last `limit` when `newest`.
+  // In order of ids, without specs and without arrays, whose elements count: those after the id `after`, or the last
+  // `limit` when `newest`.
   virtual Result<std::vector<JobRow>> EndedJobs(uint64_t after, int limit, bool newest) = 0;
   virtual Result<std::vector<std::string>> Journal() = 0;
 };

@@ -142,12 +142,88 @@ TEST_F(StoreTest, ListsAreNewestFirstAndFiltered) {
   ASSERT_TRUE(store_->UpdateJob(ended));
   ASSERT_TRUE(store_->Commit());
   EXPECT_EQ(store_->UnfinishedJobs()->size(), 1u);
-  auto all = *store_->ListJobs(true, "", 10);
+  auto all = *store_->ListJobs(true, 10);
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0].id, b);
   EXPECT_EQ(all[0].spec, std::string("\0spec", 5));
-  EXPECT_EQ(store_->ListJobs(true, std::string("h\0me", 4), 1)->size(), 1u);
-  EXPECT_EQ(store_->ListJobs(false, "other", 10)->size(), 0u);
+  EXPECT_EQ(store_->ListJobs(true, 1)->size(), 1u);
+  ASSERT_EQ(store_->ListJobs(false, 10)->size(), 1u);
+}
+
+TEST_F(StoreTest, AnArrayIsOneRowAndItsElementsAreFound) {
+  JobRow row = Row("anna@h", "r1");
+  row.elements = 100;
+  const uint64_t id = Insert(row);
+  ArrayRow array;
+  array.job = id;
+  array.array.add_ranges()->set_last(99);
+  array.left.Add(0, 100);
+  array.held.Add(7);
+  array.gated.Add(9);
+  ASSERT_TRUE(store_->Begin());
+  ASSERT_TRUE(store_->InsertArray(array));
+  array.left.Remove(0);
+  array.next = 1;
+  array.completed = 3;
+  array.failed = 4;
+  array.cancelled = 5;
+  array.exit = "e";
+  ASSERT_TRUE(store_->UpdateArray(array, false));
+  ASSERT_TRUE(store_->Commit());
+  JobRow element = Row("anna@h", "r2");
+  element.array = id;
+  element.array_index = 7;
+  const uint64_t first = Insert(element);
+  element.request_id = "r3";
+  element.array_index = 8;
+  const uint64_t second = Insert(element);
+  Open();
+  const std::vector<ArrayRow> arrays = *store_->UnfinishedArrays();
+  ASSERT_EQ(arrays.size(), 1u);
+  EXPECT_EQ(arrays[0].job, id);
+  EXPECT_EQ(arrays[0].left, array.left) << "what began is left out by its number alone";
+  EXPECT_EQ(arrays[0].held, array.held);
+  EXPECT_EQ(arrays[0].gated, array.gated);
+  EXPECT_EQ(arrays[0].array.ranges(0).last(), 99u);
+  EXPECT_EQ(arrays[0].completed, 3u);
+  EXPECT_EQ(arrays[0].failed, 4u);
+  EXPECT_EQ(arrays[0].cancelled, 5u);
+  EXPECT_EQ(arrays[0].exit, "e");
+  EXPECT_EQ(*store_->FindElement(id, 8), second);
+  EXPECT_FALSE(*store_->FindElement(id, 9));
+  EXPECT_FALSE(*store_->FindElement(0, 0));
+  EXPECT_EQ((*store_->GetJob(first))->array, id);
+  EXPECT_EQ((*store_->GetJob(first))->array_index, 7u);
+  EXPECT_EQ((*store_->GetJob(id))->elements, 100u);
+  EXPECT_EQ(store_->ListJobs(false, 10)->size(), 1u) << "elements that wait are not listed";
+  EXPECT_EQ(store_->ListJobs(true, 10)->size(), 3u);
+
+  JobRow ended = **store_->GetJob(second);
+  ended.state = v1::COMPLETED;
+  ended.ended_us = 1;
+  ended.parked = true;
+  JobRow whole = **store_->GetJob(id);
+  whole.state = v1::FAILED;
+  whole.ended_us = 1;
+  ASSERT_TRUE(store_->Begin());
+  ASSERT_TRUE(store_->UpdateJob(ended));
+  ASSERT_TRUE(store_->UpdateJob(whole));
+  ASSERT_TRUE(store_->UpdateArray(array, true));
+  ASSERT_TRUE(store_->Commit());
+  EXPECT_TRUE((*store_->GetJob(second))->parked);
+  const std::vector<ElementEnd> ends = *store_->EndedElements(id);
+  ASSERT_EQ(ends.size(), 1u);
+  EXPECT_EQ(ends[0].index, 8u);
+  EXPECT_TRUE(ends[0].completed);
+  EXPECT_TRUE(store_->UnfinishedArrays()->empty());
+  EXPECT_EQ((*store_->GetArray(id))->left, array.left);
+  EXPECT_EQ(*store_->StateOfJob(id), v1::FAILED);
+  EXPECT_FALSE(*store_->StateOfJob(4711));
+  EXPECT_EQ(store_->EndedJobs(0, 10, false)->size(), 1u) << "its elements are accounted, not the array";
+  // An element can have only one job.
+  ASSERT_TRUE(store_->Begin());
+  EXPECT_FALSE(store_->InsertJob(element));
+  store_->Rollback();
 }
 
 TEST_F(StoreTest, ASecondOwnerIsRefused) {

@@ -29,6 +29,9 @@ class StateTest : public ::testing::Test {
     Outbox outbox = std::exchange(state_->outbox(), {});
     for (auto& m : outbox.to_nodes) sent_.push_back(std::move(m));
     told_.insert(outbox.jobs.begin(), outbox.jobs.end());
+    for (const auto& [array, elements] : outbox.elements) {
+      began_[array].insert(began_[array].end(), elements.begin(), elements.end());
+    }
     return result;
   }
   // Simulates a crash: only the database survives.
@@ -141,7 +144,8 @@ class StateTest : public ::testing::Test {
   std::optional<State> state_;
   std::optional<NodeTimeoutDuty> leases_;
   std::vector<std::pair<std::string, v1::ControllerMessage>> sent_;
-  std::set<uint64_t> told_;  // jobs whose watchers were sent an event
+  std::set<uint64_t> told_;                                  // jobs whose watchers were sent an event
+  std::map<uint64_t, std::vector<v1::ArrayElement>> began_;  // by array: elements that have become jobs
 };
 
 }  // namespace vrun::control
