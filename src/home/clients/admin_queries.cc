@@ -60,6 +60,7 @@ void AdminQueries::Test(const Client& client, const v1::Run& run) {
   request.set_request_id(run.request_id());
   request.set_home_id(controller_->home_id());
   *request.mutable_spec() = run.spec();
+  if (run.has_array()) *request.mutable_array() = run.array();
   v1::RunSpec* spec = request.mutable_spec();
   if (spec->pool().empty()) spec->set_pool(defaults_->pool);
   // Run times are known by name.

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "home/clients/log_query.h"
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <utility>
+
+#include "jobs/array.h"
+#include "jobs/ending.h"
 
 namespace vrun::home {
 namespace {
@@ -16,7 +21,13 @@ class LogReader : public std::enable_shared_from_this<LogReader> {
  public:
   LogReader(EventLoop* loop, ControllerClient* controller, LogSpool* spool, const Runs* runs,
             const v1::Query::ReadLog& query)
-      : loop_(loop), controller_(controller), spool_(spool), runs_(runs), job_(query.job()), follow_(query.follow()) {}
+      : loop_(loop),
+        controller_(controller),
+        spool_(spool),
+        runs_(runs),
+        job_(query.job()),
+        element_(query.has_element() ? std::optional<uint32_t>(query.element()) : std::nullopt),
+        follow_(query.follow()) {}
   ~LogReader() { loop_->Cancel(check_); }
 
   void Start(const std::shared_ptr<ClientConnection>& client) {
@@ -25,6 +36,33 @@ class LogReader : public std::enable_shared_from_this<LogReader> {
     client->SetEvents({.on_message = [self = shared_from_this()](v1::ClientMessage, std::vector<UniqueFd>) {},
                        .on_closed = [] {},
                        .on_drained = [self = shared_from_this()] { self->Next(); }});
+    if (element_) return FindElement();
+    Read();
+  }
+
+ private:
+  // Which job the element is.
+  void FindElement() {
+    controller_->Get(job_, element_, [self = shared_from_this()](Result<v1::GetReply> reply) {
+      auto client = self->client_.lock();
+      if (!client || !client->open()) return;
+      if (!reply) return client->SendError(reply.error());
+      // Until it is a job of its own it has the array's number.
+      if (reply->info().job() != self->job_) {
+        self->job_ = reply->info().job();
+        return self->Read();
+      }
+      if (self->follow_ && !IsEnd(reply->info().state())) {
+        return self->Later([weak = self->weak_from_this()] {
+          if (auto again = weak.lock()) again->FindElement();
+        });
+      }
+      client->SendError(Error(Code::kNotFound, "job " + std::to_string(self->job_) + "_" +
+                                                   std::to_string(*self->element_) + ": it has not begun"));
+    });
+  }
+
+  void Read() {
     if (follow_) {
       changed_ = spool_->Subscribe(job_, [weak = weak_from_this()] {
         if (auto self = weak.lock()) self->Next();
@@ -33,7 +71,6 @@ class LogReader : public std::enable_shared_from_this<LogReader> {
     Next();
   }
 
- private:
   void Next() {
     auto client = client_.lock();
     if (reading_ || !client || !client->open() || client->queued_bytes() > 0) return;
@@ -52,7 +89,7 @@ class LogReader : public std::enable_shared_from_this<LogReader> {
     if (!read) {
       // A job of this home without a log file has printed nothing, or nothing yet.
       if (read.error().code() != Code::kNotFound) return client->SendError(read.error());
-      if (over) return NothingKept(client);
+      if (over) return NothingKept();
       return CheckLater();
     }
     position_ = read->next;
@@ -88,10 +125,16 @@ class LogReader : public std::enable_shared_from_this<LogReader> {
     client->Close();
   }
 
-  void NothingKept(const std::shared_ptr<ClientConnection>& client) {
+  void NothingKept() {
     controller_->Get(job_, [self = shared_from_this(), job = job_](Result<v1::GetReply> reply) {
       auto to = self->client_.lock();
       if (!to) return;
+      if (reply && reply->info().has_array_info()) {
+        return to->SendError(
+            Error(Code::kInvalid, "job " + std::to_string(job) + " is an array: name an element, as in `vctl logs " +
+                                      std::to_string(job) + "_" +
+                                      std::to_string(MinIndex(reply->info().array_info().array())) + "`"));
+      }
       if (reply) return self->End(to);  // it has printed nothing, or elsewhere
       to->SendError(reply.error().code() == Code::kNotFound
                         ? Error(Code::kNotFound, "job " + std::to_string(job) + ": there is no such job")
@@ -101,12 +144,16 @@ class LogReader : public std::enable_shared_from_this<LogReader> {
 
   // The end of a run is not announced here; checking every second is enough for following a log.
   void CheckLater() {
+    Later([weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->Next();
+    });
+  }
+
+  void Later(std::function<void()> then) {
     if (check_ != 0) return;
-    check_ = loop_->After(kEndCheckMicros, [weak = weak_from_this()] {
-      auto self = weak.lock();
-      if (!self) return;
-      self->check_ = 0;
-      self->Next();
+    check_ = loop_->After(kEndCheckMicros, [weak = weak_from_this(), then = std::move(then)] {
+      if (auto self = weak.lock()) self->check_ = 0;
+      then();
     });
   }
 
@@ -114,7 +161,8 @@ class LogReader : public std::enable_shared_from_this<LogReader> {
   ControllerClient* const controller_;
   LogSpool* const spool_;
   const Runs* const runs_;
-  const uint64_t job_;
+  uint64_t job_;  // from FindElement on the element's own
+  const std::optional<uint32_t> element_;
   const bool follow_;
   std::weak_ptr<ClientConnection> client_;
   std::unique_ptr<LogSpool::Subscription> changed_;

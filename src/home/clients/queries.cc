@@ -47,10 +47,10 @@ void Queries::Answer(const Client& client, const v1::Query& query) {
   switch (query.what_case()) {
     case v1::Query::kStatus: return Status(client);
     case v1::Query::kListJobs: return ListJobs(client, query.list_jobs().all());
-    case v1::Query::kGetJob: return GetJob(client, query.get_job().job());
+    case v1::Query::kGetJob: return GetJob(client, query.get_job());
     case v1::Query::kListNodes: return ListNodes(client);
     case v1::Query::kCancelJobs: return CancelJobs(client, query.cancel_jobs());
-    case v1::Query::kWhy: return Why(client, query.why().job());
+    case v1::Query::kWhy: return Why(client, query.why());
     case v1::Query::kListTeams: return ListTeams(client);
     case v1::Query::kListAccounts: return ListAccounts(client, query.list_accounts());
     default:
@@ -119,16 +119,17 @@ void Queries::ListJobs(const Client& client, bool all) {
   controller_->Call<v1::ListRequest, v1::ListReply>("List", request, kTimeout, answer);
 }
 
-void Queries::GetJob(const Client& client, uint64_t job) {
-  controller_->Get(job, [this, alive = alive_, client, job,
-                         live_state = runs_->LiveState(job)](Result<v1::GetReply> reply) {
+void Queries::GetJob(const Client& client, const v1::Query::GetJob& query) {
+  const auto element = query.has_element() ? std::optional<uint32_t>(query.element()) : std::nullopt;
+  controller_->Get(query.job(), element, [this, alive = alive_, client](Result<v1::GetReply> reply) {
     if (!*alive) return;
     if (!reply) return client->SendError(reply.error());
     v1::HomeMessage message;
     v1::JobInfo* info = message.mutable_jobs()->add_jobs();
     *info = reply->info();
+    const uint64_t job = info->job();  // an element's own
     info->set_frozen(roots_->frozen().Describe(job));
-    info->set_live_state(live_state);
+    info->set_live_state(runs_->LiveState(job));
     // Home knows more about the end of a job than the controller: whether all output and writes have arrived. (For a
     // lost job the controller may still learn more.)
     const Outcome* outcome = runs_->OutcomeOf(job);
@@ -163,9 +164,10 @@ void Queries::ListNodes(const Client& client) {
   });
 }
 
-void Queries::Why(const Client& client, uint64_t job) {
+void Queries::Why(const Client& client, const v1::Query::Why& query) {
   v1::WhyRequest request;
-  request.set_job(job);
+  request.set_job(query.job());
+  if (query.has_element()) request.set_element(query.element());
   controller_->Call<v1::WhyRequest, v1::WhyAnswer>("Why", request, kTimeout, [client](Result<v1::WhyAnswer> reply) {
     if (!reply) return client->SendError(reply.error());
     v1::HomeMessage message;
@@ -197,20 +199,35 @@ void Queries::ListAccounts(const Client& client, const v1::Query::ListAccounts& 
 }
 
 void Queries::CancelJobs(const Client& client, const v1::Query::CancelJobs& cancel) {
-  if (cancel.jobs_size() == 0) return Done(client);
+  const int count = cancel.jobs_size() + cancel.selections_size();
+  if (count == 0) return Done(client);
   // All are tried; the first failure is reported.
   struct Pending {
     int left;
     std::optional<Error> failure;
   };
-  auto pending = std::make_shared<Pending>(Pending{cancel.jobs_size(), std::nullopt});
+  auto pending = std::make_shared<Pending>(Pending{count, std::nullopt});
+  const auto done = [client, pending](vrun::Status cancelled, const std::string& name) {
+    if (!cancelled && !pending->failure) pending->failure = std::move(cancelled).error().With(name);
+    if (--pending->left > 0) return;
+    if (pending->failure) return client->SendError(*pending->failure);
+    Done(client);
+  };
+  for (const v1::JobSelection& selection : cancel.selections()) {
+    v1::CancelRequest request;
+    request.set_job(selection.job());
+    request.set_signal(cancel.signal());
+    *request.mutable_elements() = selection.elements();
+    controller_->Call<v1::CancelRequest, v1::CancelReply>(
+        "Cancel", request, kTimeout,
+        [done, name = "array " + std::to_string(selection.job())](Result<v1::CancelReply> reply) {
+          done(reply ? vrun::Status() : std::move(reply).error(), name);
+        });
+  }
   for (uint64_t job : cancel.jobs()) {
     bool withheld = withheld_->GiveUp(job);
-    controller_->Cancel(job, cancel.signal(), [client, pending, job, withheld](Result<v1::CancelReply> reply) {
-      if (!reply && !withheld && !pending->failure) pending->failure = reply.error().With("job " + std::to_string(job));
-      if (--pending->left > 0) return;
-      if (pending->failure) return client->SendError(*pending->failure);
-      Done(client);
+    controller_->Cancel(job, cancel.signal(), [done, job, withheld](Result<v1::CancelReply> reply) {
+      done(reply || withheld ? vrun::Status() : std::move(reply).error(), "job " + std::to_string(job));
     });
   }
 }

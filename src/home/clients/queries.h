@@ -39,9 +39,9 @@ class Queries {
  private:
   void Status(const Client& client);
   void ListJobs(const Client& client, bool all);
-  void GetJob(const Client& client, uint64_t job);
+  void GetJob(const Client& client, const v1::Query::GetJob& query);
   void ListNodes(const Client& client);
-  void Why(const Client& client, uint64_t job);
+  void Why(const Client& client, const v1::Query::Why& query);
   void ListTeams(const Client& client);
   void ListAccounts(const Client& client, const v1::Query::ListAccounts& query);
   void CancelJobs(const Client& client, const v1::Query::CancelJobs& cancel);

@@ -132,6 +132,7 @@ void FrozenRoots::Sweep(const std::vector<tree::DirectoryPtr>& needed) {
 
 Result<tree::DirectoryPtr> FrozenRoots::LoadDirectory(const Digest& digest, int depth) {
   if (depth > kMaxDepth) return Error(Code::kCorrupt, "the stored tree is nested too deeply");
+  if (const auto it = loaded_.find(digest); it != loaded_.end()) return it->second;
   VRUN_ASSIGN(std::string bytes, store_->GetBlob(digest));
   VRUN_ASSIGN(const tree::DirectoryPtr parsed, tree::Directory::Parse(std::move(bytes)));
   tree::DirectoryBuilder builder;
@@ -146,6 +147,7 @@ Result<tree::DirectoryPtr> FrozenRoots::LoadDirectory(const Digest& digest, int 
   tree::DirectoryPtr complete = std::move(builder).Finish(std::move(children));
   if (complete->digest() != digest) return Error(Code::kCorrupt, "a stored directory does not match its digest");
   stored_.insert(digest);
+  loaded_.emplace(digest, complete);
   return complete;
 }
 
@@ -177,6 +179,7 @@ void FrozenRoots::Recall() {
       lost_.push_back(job);
     }
   }
+  loaded_.clear();
   // Keeps an empty record, which says that there was a tree.
   for (const uint64_t job : lost_) (void)WriteFileAtomic(PathOf(job), "", 0600);
   files_->DropUnclaimed();
@@ -231,6 +234,22 @@ void FrozenRoots::AddShort(uint64_t job, tree::TreePtr tree, std::vector<std::st
   kept.tree = std::move(tree);
   After(kHeldMicros, job, [this, job, tree = kept.tree] { Hold(job, tree); });
   After(kWrittenMicros, job, [this, job] { WriteLater(job, nullptr); });
+}
+
+void FrozenRoots::Share(uint64_t job, uint64_t from) {
+  const Job& shared = jobs_.at(from);
+  Job& kept = jobs_[job];
+  kept.exposed = shared.exposed;
+  kept.first = shared.first;
+  kept.tree = shared.tree;
+  kept.hold = shared.hold;
+  kept.pin = table_->Add(kept.tree, kept.exposed);
+  // After the tree of `from` was written. A later record replaces the name only.
+  writer_.Post([this, job, from] {
+    if (::link(PathOf(from).c_str(), PathOf(job).c_str()) == 0 || errno == EEXIST) return;
+    LogWarning("the root of job {} as it is now will not survive the end of home: {}", job,
+               ErrnoError(Escape(PathOf(job))).message());
+  });
 }
 
 void FrozenRoots::After(int64_t micros, uint64_t job, std::function<void()> done) {

@@ -60,6 +60,8 @@ class FrozenRoots {
   // The same for a run that may end at once and then should cost home nothing: `first` is held at once, the rest after
   // kHeldMicros, and the tree is written to disk after kWrittenMicros.
   void AddShort(uint64_t job, tree::TreePtr tree, std::vector<std::string> exposed, std::vector<std::string> first);
+  // Gives the job the tree of `from`, which has one: an element of an array. Both share what is held for it.
+  void Share(uint64_t job, uint64_t from);
   struct Found {
     tree::TreePtr tree;
     std::vector<std::string> exposed;
@@ -115,7 +117,8 @@ class FrozenRoots {
   const bool enabled_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<uint64_t, Job> jobs_;
-  std::vector<uint64_t> lost_;  // recalled jobs whose trees are missing
+  std::vector<uint64_t> lost_;                   // recalled jobs whose trees are missing
+  std::map<Digest, tree::DirectoryPtr> loaded_;  // during Recall: jobs have much in common, elements of an array all
 
   // Used by the writer only.
   std::unique_ptr<store::Store> store_;

@@ -104,6 +104,29 @@ TEST_F(FrozenRootsTest, ATreeOutlivesHomeAndWhatHappensThere) {
   }
 }
 
+TEST_F(FrozenRootsTest, ElementsOfAnArrayShareItsTreeButNotWhatTheyWrite) {
+  constexpr uint64_t kFirst = 8, kSecond = 9;
+  root_.Put("p/a", "old a");
+  Freeze();
+  for (const uint64_t element : {kFirst, kSecond}) home_->roots.Share(element, kJob);
+  EXPECT_EQ(home_->roots.Find(kFirst)->tree, home_->roots.Find(kSecond)->tree);
+  root_.Put("p/a", "new");
+  home_->roots.Forget(kJob);  // all others have ended
+  const auto wrote = home_->roots.Recorder(kFirst);
+  root_.Put("p/b", "the first one's b");
+  wrote("/p/b");
+  home_.reset();
+  Start();
+  home_->files.Settle();
+  EXPECT_FALSE(home_->roots.Find(kJob));
+  const tree::TreePtr next = home_->Wait([&](auto done) { home_->roots.Next(kFirst, done); });
+  const tree::TreePtr other = home_->Wait([&](auto done) { home_->roots.Next(kSecond, done); });
+  EXPECT_EQ(Frozen(*next, "/p/a"), "old a");
+  EXPECT_EQ(Frozen(*next, "/p/b"), "the first one's b");
+  EXPECT_EQ(Frozen(*other, "/p/a"), "old a");
+  EXPECT_EQ(Frozen(*other, "/p/b"), "!no name");
+}
+
 TEST_F(FrozenRootsTest, TheNextAttemptSeesWhatTheJobWroteAndNothingElse) {
   root_.Put("p/a", "old a");
   root_.Put("p/b", "old b");

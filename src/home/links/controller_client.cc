@@ -53,9 +53,11 @@ void ControllerClient::Cancel(uint64_t job, int signal, std::function<void(Resul
   Call<v1::CancelRequest, v1::CancelReply>("Cancel", request, kCallTimeout, std::move(done));
 }
 
-void ControllerClient::Get(uint64_t job, std::function<void(Result<v1::GetReply>)> done) {
+void ControllerClient::Get(uint64_t job, std::optional<uint32_t> element,
+                           std::function<void(Result<v1::GetReply>)> done) {
   v1::GetRequest request;
   request.set_job(job);
+  if (element) request.set_element(*element);
   Call<v1::GetRequest, v1::GetReply>("Get", request, kCallTimeout, std::move(done));
 }
 

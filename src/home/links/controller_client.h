@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/io/event_loop.h"
@@ -43,7 +44,9 @@ class ControllerClient {
   }
   void Submit(const v1::SubmitRequest& request, std::function<void(Result<v1::SubmitReply>)> done);
   void Cancel(uint64_t job, int signal, std::function<void(Result<v1::CancelReply>)> done);
-  void Get(uint64_t job, std::function<void(Result<v1::GetReply>)> done);
+  void Get(uint64_t job, std::function<void(Result<v1::GetReply>)> done) { Get(job, std::nullopt, std::move(done)); }
+  // `element`: this one of an array. Its number is the array's until it is a job of its own.
+  void Get(uint64_t job, std::optional<uint32_t> element, std::function<void(Result<v1::GetReply>)> done);
 
   // The first event comes at once with the present state. Null while there is no cluster.
   std::unique_ptr<WatchStream> Watch(uint64_t job, uint32_t pod, WatchStream::Events events);

@@ -93,28 +93,15 @@ void AttachedRun::StartRun(const v1::Run& request) {
                                  auto launch = std::move(launch_);
                                  root_bytes_ = tree ? tree->bytes : 0;
                                  root_entries_ = tree ? tree->entries : 0;
-                                 JobRun::Plan plan;
+                                 JobRun::Plan plan = PlanOf(*run, request, std::move(tree), files_->root());
                                  plan.job = job_;
                                  plan.placement = std::move(placement);
-                                 plan.tree = std::move(tree);
-                                 if (request.has_snapshot()) plan.snapshot = request.snapshot();
-                                 plan.exposed.assign(run->expose().begin(), run->expose().end());
                                  plan.detached = options_.detached;
-                                 if (plan.tree || plan.snapshot)
-                                   plan.trace = TraceOf(run->spec().command(), files_->root());
-                                 plan.explain_io = run->explain_io();
                                  if (plan.trace) files_->RememberTraced(job_, *run);
-                                 plan.requeue = MayRunAgain(run->spec().scheduling());
-                                 plan.gang = request.spec().gang();
-                                 plan.label = run->label();
-                                 plan.input_rank = run->input_rank();
                                  plan.rank_files = rank_files_;
-                                 plan.live = request.spec().live_view();
-                                 plan.away = request.spec().away() && !request.spec().keep_writes();
                                  if (request.spec().away())
                                    GoAway(&plan, run->spec().command().directory(), launch->TakeSending());
                                  const bool freeze = !plan.live && plan.tree && roots_->frozen().enabled();
-                                 plan.late = plan.tree && ComesAfterOthers(run->spec().scheduling());
                                  plan.frozen = freeze && !plan.late;
                                  if (plan.frozen) {
                                    Freeze(plan, run->spec().command().directory());
@@ -192,16 +179,38 @@ void AttachedRun::Answer() {
   client->Close();
 }
 
-// Holds first what is likely to change soonest: the project, files that earlier runs of this kind touched, and the
-// user's own files.
-void AttachedRun::Freeze(const JobRun::Plan& plan, const std::string& directory) {
+JobRun::Plan AttachedRun::PlanOf(const v1::Run& run, const v1::SubmitRequest& request, tree::TreePtr tree,
+                                 const std::string& root) {
+  JobRun::Plan plan;
+  plan.tree = std::move(tree);
+  if (request.has_snapshot()) plan.snapshot = request.snapshot();
+  plan.exposed.assign(run.expose().begin(), run.expose().end());
+  if (plan.tree || plan.snapshot) plan.trace = TraceOf(run.spec().command(), root);
+  plan.explain_io = run.explain_io();
+  plan.requeue = MayRunAgain(run.spec().scheduling());
+  plan.gang = request.spec().gang();
+  plan.label = run.label();
+  plan.input_rank = run.input_rank();
+  plan.live = request.spec().live_view();
+  plan.away = request.spec().away() && !request.spec().keep_writes();
+  plan.late = plan.tree && ComesAfterOthers(run.spec().scheduling());
+  return plan;
+}
+
+std::vector<std::string> AttachedRun::FirstToFreeze(const JobRun::Plan& plan, const std::string& directory,
+                                                    Traces* traces, const std::string& root) {
   std::vector<std::string> first{ProjectOf(*plan.tree, directory)};
   if (plan.trace) {
-    for (std::string& path : traces_->Touched(*plan.trace)) first.push_back(std::move(path));
+    for (std::string& path : traces->Touched(*plan.trace)) first.push_back(std::move(path));
   }
   const char* home = ::getenv("HOME");
-  const std::string root = files_->root() == "/" ? "" : files_->root();
-  if (home != nullptr && std::string_view(home).starts_with(root + "/")) first.push_back(home + root.size());
+  const std::string prefix = root == "/" ? "" : root;
+  if (home != nullptr && std::string_view(home).starts_with(prefix + "/")) first.push_back(home + prefix.size());
+  return first;
+}
+
+void AttachedRun::Freeze(const JobRun::Plan& plan, const std::string& directory) {
+  std::vector<std::string> first = FirstToFreeze(plan, directory, traces_, files_->root());
   if (!options_.detached) return roots_->frozen().AddShort(plan.job, plan.tree, plan.exposed, std::move(first));
   roots_->frozen().Add(plan.job, plan.tree, plan.exposed, std::move(first), [this, alive = alive_] {
     if (*alive) Answer();
@@ -218,10 +227,7 @@ void AttachedRun::GoAway(JobRun::Plan* plan, const std::string& directory,
     Answer();
   }
   plan->tree.reset();
-}
-
-bool AttachedRun::ComesAfterOthers(const v1::Scheduling& scheduling) {
-  return scheduling.after_size() + scheduling.after_ok_size() > 0;
+  plan->late = false;
 }
 
 std::function<void(const JobRun::Plan&)> AttachedRun::LateFreeze(const std::string& directory) {
@@ -270,6 +276,13 @@ Status AttachedRun::OpenFiles(const std::string& node) {
   VRUN_ASSIGN(DetachedStreams streams, batch_->Open(node));
   TakeStreams(std::move(streams));
   return {};
+}
+
+void AttachedRun::LoseFiles(const Error& why) {
+  output_lost_ = why.message() + ": the output is in `vctl logs " + std::to_string(job_) + "` only";
+  // The command's output needs a target.
+  if (auto nowhere = OpenNowhere()) TakeStreams(std::move(*nowhere));
+  OnNotice(output_lost_);
 }
 
 void AttachedRun::TakeStreams(DetachedStreams streams) {
@@ -425,12 +438,7 @@ void AttachedRun::Leave(int exit_status, const std::string& reason) {
 
 void AttachedRun::OnProgress(v1::JobState state, const std::string& text, const std::string& node) {
   if (batch_ && batch_->WaitsForNode() && !node.empty()) {
-    if (Status opened = OpenFiles(node); !opened) {
-      output_lost_ = opened.error().message() + ": the output is in `vctl logs " + std::to_string(job_) + "` only";
-      // The command's output needs a target.
-      if (auto nowhere = OpenNowhere()) TakeStreams(std::move(*nowhere));
-      OnNotice(output_lost_);
-    }
+    if (Status opened = OpenFiles(node); !opened) LoseFiles(opened.error());
   }
   if (!client_) return;
   // RUNNING and COMPLETING are always reported: the meaning of Ctrl-C depends on them.

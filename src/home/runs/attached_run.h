@@ -72,6 +72,8 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
   // For a batch job accepted by an earlier home: opens its output files. Files whose names contain the node are opened
   // when the job has one.
   Status TakeFiles(uint64_t job, DetachedFiles files, const v1::Gang& gang);
+  // The files cannot be opened: the output goes to the log only, and the job has not succeeded.
+  void LoseFiles(const Error& why);
   // Files of a gang's ranks (JobRun::Plan); none: the output is one stream.
   const std::optional<DetachedFiles>& rank_files() const { return rank_files_; }
   // stdin, stdout, stderr and the map of their offsets.
@@ -82,9 +84,14 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
   void StartRun(const v1::Run& run);
   // Takes over an existing run: `job` is its number; `run` is null if it has already ended.
   void Resume(uint64_t job, JobRun* run);
-  // True: the job depends on other jobs, so its root is made when it starts (JobRun::Plan::late). LateFreeze: its
-  // Plan::freeze, for a job in `directory`.
-  static bool ComesAfterOthers(const v1::Scheduling& scheduling);
+  // What is known of a job when it is submitted, without its placement and streams. `root`: as RunFiles::root.
+  static JobRun::Plan PlanOf(const v1::Run& run, const v1::SubmitRequest& request, tree::TreePtr tree,
+                             const std::string& root);
+  // What FrozenRoots holds first: what is likely to change soonest. The project, files that earlier runs of this kind
+  // touched, and the user's own files.
+  static std::vector<std::string> FirstToFreeze(const JobRun::Plan& plan, const std::string& directory, Traces* traces,
+                                                const std::string& root);
+  // Plan::freeze of a job in `directory` whose root is made when it starts.
   std::function<void(const JobRun::Plan&)> LateFreeze(const std::string& directory);
   // Home exits; the job continues.
   void HomeEnds();

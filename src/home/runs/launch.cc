@@ -38,6 +38,7 @@ Launch::Launch(EventLoop* loop, ControllerClient* controller, RootTree* tree, Sn
       snapshot_(run.snapshot()) {
   request_.set_request_id(run.request_id().empty() ? RandomId() : run.request_id());
   request_.set_home_id(controller->home_id());
+  if (run.has_array()) *request_.mutable_array() = run.array();
   v1::RunSpec* spec = request_.mutable_spec();
   *spec = run.spec();
   if (spec->pool().empty()) spec->set_pool(defaults.pool);

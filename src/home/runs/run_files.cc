@@ -23,6 +23,7 @@ constexpr std::string_view kTraced = ".traced";
 constexpr std::string_view kAway = ".away";
 constexpr std::string_view kMerge = ".merge";
 constexpr std::string_view kEnds = ".ends";
+constexpr std::string_view kBegun = ".begun";
 
 struct Offsets {
   uint64_t out = 0;
@@ -101,6 +102,17 @@ std::string ForJob(std::string_view pattern, uint64_t job) {
   });
 }
 
+DetachedFiles ForElement(const DetachedFiles& files, uint64_t array, uint32_t index) {
+  DetachedFiles out = files;
+  for (std::string* path : {&out.stdout_path, &out.stderr_path}) {
+    *path = ReplacePatterns(*path, [&](const Pattern& p, std::string_view text) {
+      if (p.letter == 'A') return Padded(array, p.width);
+      return p.letter == 'a' ? Padded(index, p.width) : std::string(text);
+    });
+  }
+  return out;
+}
+
 bool NamesNode(const DetachedFiles& files) { return Contains(files, "N"); }
 bool NamesRank(const DetachedFiles& files) { return Contains(files, "tnN"); }
 
@@ -177,7 +189,7 @@ Status RunFiles::CheckDetached(const DetachedFiles& files) const {
   return {};
 }
 
-Status RunFiles::RememberDetached(uint64_t job, const DetachedFiles& files) const {
+Status RunFiles::RememberDetached(uint64_t job, const DetachedFiles& files, bool element) const {
   VRUN_TRY(MakeDirs(Directory(), 0700));
   v1::Run run;
   run.set_detached(true);
@@ -186,7 +198,12 @@ Status RunFiles::RememberDetached(uint64_t job, const DetachedFiles& files) cons
   run.mutable_spec()->mutable_command()->set_directory(files.directory);
   run.set_append_output(files.append);
   for (const std::string& e : files.exposed) run.add_expose(e);
-  return WriteFileAtomic(Path(job), run.SerializeAsString(), 0600);
+  if (!element) return WriteFileAtomic(Path(job), run.SerializeAsString(), 0600);
+  const std::string temporary = Path(job) + ".new";
+  VRUN_ASSIGN(UniqueFd fd, OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC, 0600));
+  VRUN_TRY(WriteAll(fd.get(), run.SerializeAsString()));
+  if (::rename(temporary.c_str(), Path(job).c_str()) != 0) return ErrnoError(Escape(Path(job)));
+  return {};
 }
 
 Result<DetachedFiles> RunFiles::RecallDetached(uint64_t job) const {
@@ -294,6 +311,24 @@ Result<DetachedStreams> RunFiles::OpenDetached(uint64_t job, const DetachedFiles
     VRUN_ASSIGN(err, OpenOutput(err_path, fresh));
   }
   return DetachedStreams{std::move(in), std::move(out), std::move(err), std::move(progress)};
+}
+
+void RunFiles::RememberBegun(uint64_t array, uint64_t job) const {
+  auto fd = OpenFile(Path(array) + std::string(kBegun), O_WRONLY | O_CREAT, 0600);
+  if (fd) (void)PwriteAll(fd->get(), {reinterpret_cast<const char*>(&job), sizeof job}, 0);
+}
+
+uint64_t RunFiles::RecallBegun(uint64_t array) const {
+  uint64_t job = 0;
+  const std::string bytes = ReadFile(Path(array) + std::string(kBegun), sizeof job).value_or("");
+  if (bytes.size() == sizeof job) bytes.copy(reinterpret_cast<char*>(&job), sizeof job);
+  return job;
+}
+
+void RunFiles::ForgetArray(uint64_t array) const {
+  ForgetDetached(array);
+  ForgetTraced(array);
+  ::unlink((Path(array) + std::string(kBegun)).c_str());
 }
 
 void RunFiles::RememberWithheld(uint64_t job, uint64_t writes) const {

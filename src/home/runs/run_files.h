@@ -31,6 +31,10 @@ struct DetachedFiles {
 
 // Replaces %j in `pattern` by the job, %4j by the same with leading zeros, %% by a percent sign; %N stays.
 std::string ForJob(std::string_view pattern, uint64_t job);
+// Where the output of an array's elements goes by default, in their directory.
+inline constexpr const char* kElementOutput = "vrun-%A_%a.out";
+// The files of an element: replaces %A by the array's id and %a by the index.
+DetachedFiles ForElement(const DetachedFiles& files, uint64_t array, uint32_t index);
 // A path contains %N, which is unknown until the job has a node.
 bool NamesNode(const DetachedFiles& files);
 void SetNode(std::string_view node, DetachedFiles* files);
@@ -86,7 +90,8 @@ class RunFiles {
   void ForgetGang(uint64_t job) const;
 
   // runs/JOB, durable.
-  Status RememberDetached(uint64_t job, const DetachedFiles& files) const;
+  // An element of an array: not on disk yet when this returns. Its array, which is, tells of it again.
+  Status RememberDetached(uint64_t job, const DetachedFiles& files, bool element = false) const;
   // kNotFound: that job is no detached run of this home.
   Result<DetachedFiles> RecallDetached(uint64_t job) const;
   // All jobs for which RememberDetached was called.
@@ -107,6 +112,12 @@ class RunFiles {
   void ForgetTraced(uint64_t job) const;
   // Deletes it, and what belongs to gangs, for all jobs not in `jobs`: they ended while there was no home.
   void ForgetTracedBut(const std::set<uint64_t>& jobs) const;
+
+  // runs/ARRAY.begun: the highest number of its elements that were begun. Best effort. 0: unknown.
+  void RememberBegun(uint64_t array, uint64_t job) const;
+  uint64_t RecallBegun(uint64_t array) const;
+  // Everything that is known of the array, but not of its elements.
+  void ForgetArray(uint64_t array) const;
 
   // runs/JOB.withheld: a job's writes are kept on its node because they could not be applied.
   void RememberWithheld(uint64_t job, uint64_t writes) const;

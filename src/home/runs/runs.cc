@@ -13,6 +13,7 @@
 #include "home/streams/log_spool.h"
 #include "jobs/ending.h"
 #include "jobs/gang.h"
+#include "tree/rules.h"
 
 namespace vrun::home {
 namespace {
@@ -87,6 +88,9 @@ void Runs::StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run
   if (run.spec().command().directory().empty() || run.spec().command().directory()[0] != '/') {
     return client->SendError(Error(Code::kInvalid, "the directory of the command is not absolute"));
   }
+  if (run.has_array() && !run.detached()) {
+    return client->SendError(Error(Code::kInvalid, "an array runs in the background: submit it with vbatch"));
+  }
   NamedCheck named = CheckNamed(run, &places_, roots_->rules().get());
   if (named.refusal) return Refuse(client.get(), run, named);
   for (const std::string& text : named.notices) {
@@ -116,6 +120,10 @@ void Runs::StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run
                                                          std::to_string(run.spec().command().descriptors(0).number())));
     }
   }
+  v1::Run complete = run;
+  complete.clear_named();
+  AddDefaultVariables(run.spec().resources(), named.cache, complete.mutable_spec()->mutable_command());
+  if (run.has_array()) return StartArray(std::move(client), complete);
   std::unique_ptr<AttachedRun> attached;
   if (run.detached()) {
     attached = Attach(client, options);
@@ -126,9 +134,6 @@ void Runs::StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run
   }
   AttachedRun* raw = attached.get();
   launching_.push_back(std::move(attached));
-  v1::Run complete = run;
-  complete.clear_named();
-  AddDefaultVariables(run.spec().resources(), named.cache, complete.mutable_spec()->mutable_command());
   raw->StartRun(complete);
 }
 
@@ -254,6 +259,69 @@ void Runs::OrphanEnded(uint64_t job, const Outcome& outcome) {
   if (it->second.run) Later(std::move(it->second.run));
   if (it->second.orphan) Later(std::move(it->second.orphan));
   runs_.erase(it);
+}
+
+// --- arrays ---
+
+void Runs::StartArray(std::shared_ptr<ClientConnection> client, const v1::Run& run) {
+  const auto at = std::make_shared<ArrayLaunch*>(nullptr);
+  auto launch = std::make_unique<ArrayLaunch>(
+      loop_, roots_, traces_, files_, std::move(client), run,
+      ArrayLaunch::Events{
+          .make_launch = makers_.launch,
+          .on_accepted = [this](uint64_t array) { return arrays_.contains(array); },
+          .on_ready = [this](uint64_t array, ArrayRun::Elements elements) { AddArray(array, std::move(elements)); },
+          .on_over =
+              [this, at] {
+                const auto over = std::find_if(launching_arrays_.begin(), launching_arrays_.end(),
+                                               [&](const auto& other) { return other.get() == *at; });
+                if (over == launching_arrays_.end()) return;
+                Later(std::move(*over));
+                launching_arrays_.erase(over);
+              }});
+  *at = launch.get();
+  launching_arrays_.push_back(std::move(launch));
+  (*at)->Start();
+}
+
+void Runs::AddArray(uint64_t array, ArrayRun::Elements elements) {
+  auto& made = arrays_[array];
+  if (made) return;
+  made = std::make_unique<ArrayRun>(
+      loop_, controller_, files_, array, std::move(elements),
+      ArrayRun::Events{
+          .on_element = [this, array](uint64_t job, uint32_t index) { BeginElement(*arrays_.at(array), job, index); },
+          .on_ended = [this, array] { ArrayEnded(array); }});
+  made->Start();
+}
+
+void Runs::BeginElement(const ArrayRun& array, uint64_t job, uint32_t index) {
+  if (runs_.contains(job) || files_->IsWithheld(job)) return;
+  // Its files must not be emptied.
+  if (array.BegunEarlier(job) || files_->RecallDetached(job)) return TakeUpLater(job);
+  const ArrayRun::Elements& common = array.elements();
+  const DetachedFiles files = ForElement(common.files, array.array(), index);
+  if (Status remembered = files_->RememberDetached(job, files); !remembered) {
+    LogWarning("job {}: a restarted home will not continue its output files: {}", job, remembered.error().message());
+  }
+  if (common.traced) files_->RememberTraced(job, *common.traced);
+  if (common.plan.frozen) ShareRoot(job, array.array());
+  JobRun::Plan plan = common.plan;
+  plan.job = job;
+  (void)BeginBatch(std::move(plan), files, true);
+}
+
+void Runs::ShareRoot(uint64_t job, uint64_t array) const {
+  FrozenRoots& frozen = roots_->frozen();
+  if (frozen.Begun(job)) return;
+  if (frozen.Has(array)) return frozen.Share(job, array);
+  if (frozen.Begun(array)) frozen.Begin(job);  // it was lost with an earlier home
+}
+
+void Runs::ArrayEnded(uint64_t array) {
+  files_->ForgetArray(array);
+  if (roots_->frozen().Begun(array)) roots_->frozen().Forget(array);
+  if (auto node = arrays_.extract(array)) Later(std::move(node.mapped()));
 }
 
 // --- a client reconnects ---
@@ -405,27 +473,36 @@ void Runs::Recover() {
         }
         for (const v1::JobInfo& info : reply->jobs()) {
           uint64_t job = info.job();
-          if (runs_.contains(job) || IsEnd(info.state()) || files_->IsWithheld(job)) continue;
-          bool launching = !launching_.empty();  // its answer may be on its way: not ours to resume
+          if (runs_.contains(job) || arrays_.contains(job) || IsEnd(info.state()) || files_->IsWithheld(job)) continue;
+          // Its array tells of it.
+          if (info.array() != 0 && jobs.contains(info.array())) continue;
+          bool launching =
+              !launching_.empty() || !launching_arrays_.empty();  // its answer may be on its way: not ours to resume
           if (launching) {
             later();
             continue;
           }
-          controller_->Get(job, [this, alive, job](Result<v1::GetReply> got) {
-            if (!*alive || !got || IsEnd(got->info().state())) return;
-            TreeFor(job, [this, alive, job, got = *got](Result<tree::TreePtr> tree) {
-              if (*alive && tree && !runs_.contains(job)) TakeUp(job, got, *tree);
-            });
-          });
+          TakeUpLater(job);
         }
       });
 }
 
+void Runs::TakeUpLater(uint64_t job) {
+  controller_->Get(job, [this, alive = alive_, job](Result<v1::GetReply> got) {
+    if (!*alive || !got || IsEnd(got->info().state())) return;
+    if (got->info().array() != 0) ShareRoot(job, got->info().array());
+    TreeFor(job, [this, alive, job, got = *got](Result<tree::TreePtr> tree) {
+      if (*alive && tree && !runs_.contains(job) && !arrays_.contains(job)) TakeUp(job, got, *tree);
+    });
+  });
+}
+
 void Runs::TellEnds(const std::set<uint64_t>& not_over) {
   for (uint64_t job : files_->RememberedDetached()) {
-    if (not_over.contains(job) || runs_.contains(job) || files_->IsWithheld(job)) continue;
+    if (not_over.contains(job) || runs_.contains(job) || arrays_.contains(job) || files_->IsWithheld(job)) continue;
     controller_->Get(job, [this, alive = alive_, job](Result<v1::GetReply> reply) {
-      if (!*alive || !launching_.empty() || runs_.contains(job)) return;  // it may have just been submitted
+      if (!*alive || runs_.contains(job) || arrays_.contains(job)) return;
+      if (!launching_.empty() || !launching_arrays_.empty()) return;  // it may have just been submitted
       if (!reply && reply.error().code() == Code::kNotFound) return files_->ForgetDetached(job);
       if (!reply || !IsEnd(reply->info().state())) return;
       // Nothing is left on its node: it waits only for the controller's report.
@@ -436,14 +513,26 @@ void Runs::TellEnds(const std::set<uint64_t>& not_over) {
   }
 }
 
+void Runs::TakeUpArray(uint64_t array, const v1::GetReply& reply, JobRun::Plan plan) {
+  ArrayRun::Elements elements;
+  if (auto files = files_->RecallDetached(array)) {
+    elements.files = *std::move(files);
+  } else {
+    elements.files.directory = reply.info().directory();
+    elements.files.stdout_path = tree::JoinPath(elements.files.directory, kElementOutput);
+  }
+  if (plan.trace) elements.traced = files_->RecallTraced(array);
+  plan.exposed = elements.files.exposed;
+  elements.plan = std::move(plan);
+  AddArray(array, std::move(elements));
+}
+
 // It may be waiting for its next attempt; for a running one this makes no difference.
 void Runs::TreeFor(uint64_t job, std::function<void(Result<tree::TreePtr>)> done) {
   roots_->Next(job, roots_->frozen().Has(job), {}, std::move(done));
 }
 
-void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::TreePtr tree) {
-  LogInfo("job {}: taken up again", job);
-  Entry& entry = runs_[job];
+JobRun::Plan Runs::PlanOf(uint64_t job, const v1::GetReply& reply, tree::TreePtr tree) const {
   JobRun::Plan plan;
   plan.job = job;
   if (reply.has_snapshot()) {
@@ -457,36 +546,54 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::TreePtr tree) {
   }
   plan.requeue = MayRunAgain(reply.info().scheduling());
   plan.away = reply.info().has_away() && !reply.info().keep_writes();
-  if (reply.info().has_away()) TakeUpAway(job, reply);
   plan.live = reply.info().live_view();
   plan.gang = reply.info().gang();
   // The first pod may be over already.
   if (reply.placements_size() > 0) plan.placement = reply.placements(0);
   if (reply.has_placement()) plan.placement = reply.placement();
+  // A root that is not frozen when the job is submitted is frozen when it starts, after other jobs. An array or a batch
+  // job tells that by itself, also if those others have ended since.
+  const bool batch = reply.info().has_array_info() || files_->RecallDetached(job);
+  const bool freezes = batch && !plan.live && roots_->frozen().enabled();
   plan.late = plan.tree && !plan.placement && !roots_->frozen().Begun(job) &&
-              AttachedRun::ComesAfterOthers(reply.info().scheduling());
+              (freezes || ComesAfterOthers(reply.info().scheduling()));
   plan.frozen = !plan.live && !plan.snapshot && roots_->frozen().Begun(job);
   if (plan.frozen && !roots_->frozen().Has(job)) plan.tree.reset();
+  return plan;
+}
+
+Status Runs::BeginBatch(JobRun::Plan plan, const DetachedFiles& files, bool must) {
+  const uint64_t job = plan.job;
+  AttachedRun::Options options;
+  options.detached = true;
+  auto attached = Attach(nullptr, options);
+  Status taken = attached->TakeFiles(job, files, plan.gang);
+  if (!taken && !must) return taken;
+  if (!taken) attached->LoseFiles(taken.error());
+  plan.detached = true;
+  plan.exposed = files.exposed;
+  plan.rank_files = attached->rank_files();
+  // It has not begun; it is frozen when it does.
+  if (plan.late && !plan.live && roots_->frozen().enabled()) plan.freeze = attached->LateFreeze(files.directory);
+  Entry& entry = runs_[job];
+  entry.attached = std::move(attached);
+  entry.run = makers_.job_run(std::move(plan), entry.attached.get());
+  entry.attached->Resume(job, entry.run.get());
+  entry.run->Start();
+  return {};
+}
+
+void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::TreePtr tree) {
+  LogInfo("job {}: taken up again", job);
+  JobRun::Plan plan = PlanOf(job, reply, std::move(tree));
+  if (reply.info().has_away()) TakeUpAway(job, reply);
+  if (reply.info().has_array_info()) return TakeUpArray(job, reply, std::move(plan));
   if (auto files = files_->RecallDetached(job)) {
-    AttachedRun::Options options;
-    options.detached = true;
-    entry.attached = Attach(nullptr, options);
-    Status taken = entry.attached->TakeFiles(job, *files, plan.gang);
-    if (taken) {
-      plan.detached = true;
-      plan.exposed = files->exposed;
-      plan.rank_files = entry.attached->rank_files();
-      // It has not begun; it is frozen when it does.
-      if (plan.late && !plan.live && roots_->frozen().enabled())
-        plan.freeze = entry.attached->LateFreeze(files->directory);
-      entry.run = makers_.job_run(std::move(plan), entry.attached.get());
-      entry.attached->Resume(job, entry.run.get());
-      entry.run->Start();
-      return;
-    }
-    entry.attached.reset();
-    LogWarning("job {}: {}: its output goes to the log only", job, taken.error().message());
+    const Status begun = BeginBatch(plan, *files, false);
+    if (begun) return;
+    LogWarning("job {}: {}: its output goes to the log only", job, begun.error().message());
   }
+  Entry& entry = runs_[job];
   OrphanRun::Options options;
   options.hold = true;
   // Its client may have ended with the earlier home, or may be reconnecting.
@@ -520,6 +627,10 @@ std::string Runs::LiveState(uint64_t job) const {
 
 void Runs::HomeEnds() {
   for (auto& attached : launching_) attached->HomeEnds();
+  // Those that are over leave the list.
+  std::vector<ArrayLaunch*> arrays;
+  for (const auto& launching : launching_arrays_) arrays.push_back(launching.get());
+  for (ArrayLaunch* launching : arrays) launching->HomeEnds();
   for (auto& [job, entry] : runs_) {
     if (entry.attached) entry.attached->HomeEnds();
   }

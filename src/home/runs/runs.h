@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "home/runs/array_launch.h"
+#include "home/runs/array_run.h"
 #include "home/runs/attached_run.h"
 #include "home/runs/away_jobs.h"
 #include "home/runs/command/mirrored.h"
@@ -67,11 +69,24 @@ class Runs : public AttachedRun::Owner {
     bool resuming = false;
   };
 
+  void StartArray(std::shared_ptr<ClientConnection> client, const v1::Run& run);
+  void AddArray(uint64_t array, ArrayRun::Elements elements);
+  void BeginElement(const ArrayRun& array, uint64_t job, uint32_t index);
+  void ArrayEnded(uint64_t array);
+  // The element sees the root of its array, if that is frozen.
+  void ShareRoot(uint64_t job, uint64_t array) const;
   static void Refuse(ClientConnection* client, const v1::Run& run, const NamedCheck& named);
   std::unique_ptr<AttachedRun> Take(AttachedRun* attached);
   void Later(std::shared_ptr<void> dead);
   void TreeFor(uint64_t job, std::function<void(Result<tree::TreePtr>)> done);
+  // A job of an earlier home that has not ended.
+  void TakeUpLater(uint64_t job);
   void TakeUp(uint64_t job, const v1::GetReply& reply, tree::TreePtr tree);
+  void TakeUpArray(uint64_t array, const v1::GetReply& reply, JobRun::Plan plan);
+  // What is known of a job of an earlier home.
+  JobRun::Plan PlanOf(uint64_t job, const v1::GetReply& reply, tree::TreePtr tree) const;
+  // Runs the job with these output files. Not OK: they cannot be opened, and nothing has happened.
+  Status BeginBatch(JobRun::Plan plan, const DetachedFiles& files, bool must);
   void OrphanEnded(uint64_t job, const Outcome& outcome);
   void TakeUpAway(uint64_t job, const v1::GetReply& reply);
   void RememberOutcome(uint64_t job, const Outcome& outcome);
@@ -98,6 +113,8 @@ class Runs : public AttachedRun::Owner {
   PipeTurns pipe_turns_;  // outlives the runs
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<uint64_t, Entry> runs_;
+  std::map<uint64_t, std::unique_ptr<ArrayRun>> arrays_;  // their elements are in runs_
+  std::vector<std::unique_ptr<ArrayLaunch>> launching_arrays_;
   std::vector<std::unique_ptr<AttachedRun>> launching_;             // these have no job yet
   std::map<AttachedRun*, std::unique_ptr<AttachedRun>> replaying_;  // runs that ended while the client was away
   std::map<uint64_t, Outcome> outcomes_;                            // the latest few

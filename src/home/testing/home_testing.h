@@ -177,6 +177,7 @@ class HomeTest : public testing::Test {
       uint64_t& job = jobs_by_request_[request.request_id()];
       if (job == 0) job = ++last_job_;
       states_[job] = place_ ? v1::RUNNING : v1::PENDING;
+      if (request.has_array()) arrays_[job] = request.array();
       if (request.spec().has_gang()) {
         gangs_[job] = request.spec().gang();
         pods_ = std::max(1u, request.spec().gang().pods());
@@ -206,6 +207,8 @@ class HomeTest : public testing::Test {
       v1::GetReply reply;
       reply.mutable_info()->set_job(request.job());
       reply.mutable_info()->set_state(it->second);
+      SetArray(reply.mutable_info());
+      if (arrays_.contains(request.job())) return reply.SerializeAsString();
       if (auto r = records_.find(request.job()); r != records_.end())
         *reply.mutable_info()->mutable_exit() = r->second;
       else
@@ -228,6 +231,7 @@ class HomeTest : public testing::Test {
         v1::JobInfo* info = reply.add_jobs();
         info->set_job(job);
         info->set_state(state);
+        SetArray(info);
       }
       return reply.SerializeAsString();
     });
@@ -239,6 +243,14 @@ class HomeTest : public testing::Test {
     auto port = controller_->Start(controller_address_.empty() ? "127.0.0.1:0" : controller_address_);
     ASSERT_TRUE(port) << port.error().message();
     controller_address_ = "127.0.0.1:" + std::to_string(*port);
+  }
+  void SetArray(v1::JobInfo* info) {
+    if (auto a = arrays_.find(info->job()); a != arrays_.end())
+      *info->mutable_array_info()->mutable_array() = a->second;
+    if (auto e = elements_.find(info->job()); e != elements_.end()) {
+      info->set_array(e->second.first);
+      info->set_array_index(e->second.second);
+    }
   }
   v1::Placement PlacementOf(uint64_t job) {
     v1::Placement p;
@@ -525,7 +537,9 @@ class HomeTest : public testing::Test {
   std::map<uint64_t, v1::ExitRecord> records_;
   std::map<uint64_t, int> cancelled_;
   std::map<uint64_t, v1::Gang> gangs_;
-  uint32_t pods_ = 1;  // of the present attempt of a gang
+  std::map<uint64_t, v1::Array> arrays_;
+  std::map<uint64_t, std::pair<uint64_t, uint32_t>> elements_;  // array and index
+  uint32_t pods_ = 1;                                           // of the present attempt of a gang
   uint32_t attempt_ = 1;
 };
 
