@@ -47,7 +47,7 @@ ROOMS = {
              "runs", "runs/pod", "runs/gang", "clients", "."],
     "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "task", "agent"],
     "control": ["store", "tier", "places", "state", "state/arrays", "ops", "duties", "."],
-    "cli": ["base", "request", "host", "run", "ctl", "."],
+    "cli": ["base", "array", "request", "host", "run", "ctl", "."],
 }
 TESTING = "testing"
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z0-9_]+)/((?:[a-z0-9_]+/)*)[a-z0-9_]+\.h"')

@@ -32,7 +32,12 @@ int ExitStatus(const v1::JobInfo& job) {
     const int status = job.home_status();
     return status >= 0 && status <= 255 ? status : kExitUnknown;
   }
-  if (job.has_exit()) return ExitStatus(job.exit());
+  if (job.has_exit()) {
+    const int status = ExitStatus(job.exit());
+    // An array has the record of the element with the highest status. Others may have been cancelled before they ran.
+    const bool incomplete = job.has_array_info() && job.state() != v1::COMPLETED;
+    return status == 0 && incomplete ? kExitNotStarted : status;
+  }
   // Without a record, it never ran or its result is unknown.
   return job.state() == v1::CANCELLED ? kExitNotStarted : kExitUnknown;
 }

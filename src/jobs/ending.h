@@ -37,4 +37,12 @@ inline bool MayRunAgain(const v1::Scheduling& scheduling) {
   return scheduling.requeue() || scheduling.retries_size() > 0;
 }
 
+// Whether its start depends on other jobs. Its root is then made when it starts, with what they have written.
+inline bool ComesAfterOthers(const v1::Scheduling& s) {
+  return s.after_size() + s.after_ok_size() + s.after_not_ok_size() + s.after_start_size() +
+                 s.after_corresponding_size() >
+             0 ||
+         s.singleton();
+}
+
 }  // namespace vrun

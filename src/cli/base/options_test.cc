@@ -264,10 +264,16 @@ TEST(ValuesTest, JobsToComeAfter) {
   const auto both = ParseDependencies("afterok:1:2,afterany:3,afterok:4");
   ASSERT_TRUE(both);
   EXPECT_EQ(both->after_ok, (std::vector<uint64_t>{1, 2, 4}));
-  EXPECT_EQ(both->after, std::vector<uint64_t>{3});
-  for (const char* bad :
-       {"", "1", "afterok", "afterok:", "afterok:0", "afterok:1:", "afterok:1,", ",afterok:1", "afterok:1?afterany:2",
-        "afternotok:1", "singleton", "afterok:x", "afterok:-1", "afterok:99999999999999999999"}) {
+  EXPECT_EQ(both->after_any, std::vector<uint64_t>{3});
+  const auto all = ParseDependencies("singleton,after:1,afternotok:2:3,aftercorr:4");
+  ASSERT_TRUE(all) << all.error().message();
+  EXPECT_TRUE(all->singleton);
+  EXPECT_EQ(all->after_start, std::vector<uint64_t>{1});
+  EXPECT_EQ(all->after_not_ok, (std::vector<uint64_t>{2, 3}));
+  EXPECT_EQ(all->after_corresponding, std::vector<uint64_t>{4});
+  for (const char* bad : {"", "1", "afterok", "afterok:", "afterok:0", "afterok:1:", "afterok:1,", ",afterok:1",
+                          "afterok:1?afterany:2", "after:1+5", "afterok:1_3", "singleton:1", "singleton,", "expand:1",
+                          "afterok:x", "afterok:-1", "afterok:99999999999999999999"}) {
     EXPECT_FALSE(ParseDependencies(bad)) << bad;
   }
 }
@@ -308,7 +314,7 @@ TEST(ScriptTest, MistakesAreNamedWithFileAndLine) {
                         Case{"#!/bin/sh\n#VRUN word\n", "job.sh:2: word: not an option"},
                         Case{"#!/bin/sh\r\necho\r\n", "job.sh:1: DOS line ends"},
                         Case{"#!/bin/sh\necho\necho\r\n", "job.sh:3: DOS line ends"},
-                        Case{"#!/bin/sh\n#SBATCH --array=1-3\n", "job.sh:2: --array: not supported yet"}}) {
+                        Case{"#!/bin/sh\n#SBATCH --mem-per-cpu=1G\n", "job.sh:2: --mem-per-cpu: not supported yet"}}) {
     auto s = ParseScript(c.text, "job.sh");
     ASSERT_FALSE(s) << c.text;
     EXPECT_TRUE(s.error().message().starts_with(c.expected)) << s.error().message();

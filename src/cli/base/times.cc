@@ -6,6 +6,7 @@
 #include <ctime>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/escape.h"
 #include "cli/base/values.h"
@@ -137,19 +138,39 @@ Result<Deadline> ParseDeadline(std::string_view text, int64_t now) {
 }
 
 Result<Dependencies> ParseDependencies(std::string_view text) {
+  constexpr std::string_view kForm =
+      "not jobs to come after: write afterok:ID[:ID...], afterany, afternotok, after or aftercorr, or singleton, with "
+      "commas between";
   Dependencies out;
+  const std::pair<std::string_view, std::vector<uint64_t>*> kinds[] = {{"afterok", &out.after_ok},
+                                                                       {"afterany", &out.after_any},
+                                                                       {"afternotok", &out.after_not_ok},
+                                                                       {"after", &out.after_start},
+                                                                       {"aftercorr", &out.after_corresponding}};
   for (std::string_view rest = text;;) {
     const size_t comma = rest.find(',');
     const std::string_view item = rest.substr(0, comma);
     const size_t colon = item.find(':');
-    const std::string_view kind = item.substr(0, colon);
-    if ((kind != "afterok" && kind != "afterany") || colon == item.npos) {
-      return Bad(text, "not jobs to come after: write afterok:ID[:ID...] or afterany:ID[:ID...], with commas between");
-    }
-    const auto ids = Split(item.substr(colon + 1), ':', UINT64_MAX);
-    for (const uint64_t id : ids) (kind == "afterok" ? out.after_ok : out.after).push_back(id);
-    if (ids.empty() || std::find(ids.begin(), ids.end(), 0u) != ids.end()) {
-      return Bad(text, "a job id is a number from 1 on: write it as in afterok:12:13");
+    const auto kind = std::find_if(std::begin(kinds), std::end(kinds),
+                                   [name = item.substr(0, colon)](const auto& k) { return k.first == name; });
+    if (item == "singleton") {
+      out.singleton = true;
+    } else if (kind == std::end(kinds) || colon == item.npos) {
+      return Bad(text, kForm);
+    } else if (item.find('?') != item.npos) {
+      return Bad(text, "one of several jobs cannot be waited for: write commas to wait for all");
+    } else if (item.find('_') != item.npos) {
+      return Bad(text,
+                 "one element of an array cannot be waited for: write "
+                 " the array's id, or aftercorr:ID for an array of the same indexes");
+    } else if (item.find('+') != item.npos) {
+      return Bad(text, "a delay after another job's start is not supported: leave out what follows the +");
+    } else {
+      const auto ids = Split(item.substr(colon + 1), ':', UINT64_MAX);
+      kind->second->insert(kind->second->end(), ids.begin(), ids.end());
+      if (ids.empty() || std::find(ids.begin(), ids.end(), 0u) != ids.end()) {
+        return Bad(text, "a job id is a number from 1 on: write it as in afterok:12:13");
+      }
     }
     if (comma == rest.npos) return out;
     rest.remove_prefix(comma + 1);

@@ -23,11 +23,16 @@ struct Deadline {
 // "[hard:]TIME"
 Result<Deadline> ParseDeadline(std::string_view text, int64_t now);
 
+// Other jobs that come first, as in v1::Scheduling.
 struct Dependencies {
-  std::vector<uint64_t> after;     // start after these, however they end
-  std::vector<uint64_t> after_ok;  // start if these succeed
+  std::vector<uint64_t> after_any;
+  std::vector<uint64_t> after_ok;
+  std::vector<uint64_t> after_not_ok;
+  std::vector<uint64_t> after_start;
+  std::vector<uint64_t> after_corresponding;
+  bool singleton = false;
 };
-// "afterok:12:13,afterany:14"
+// Slurm's "afterok:12:13,afterany:14,singleton". Also after, afternotok and aftercorr. All must be fulfilled.
 Result<Dependencies> ParseDependencies(std::string_view text);
 
 }  // namespace vrun::cli

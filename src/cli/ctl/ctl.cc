@@ -2,7 +2,7 @@
 #include "cli/ctl/ctl.h"
 
 #include "base/escape.h"
-#include "cli/base/values.h"
+#include "cli/array/job_ids.h"
 
 namespace vrun::cli {
 namespace {
@@ -44,15 +44,18 @@ Status SomeJobs(const CtlInvocation& invocation) {
     return Error(Code::kInvalid, "no job id: name one: `vctl jobs` lists them");
   }
   for (const std::string& word : invocation.words.operands) {
-    auto id = ParseJobId(word);
-    if (!id) return std::move(id).error();
+    auto jobs = ParseJobs(word);
+    if (!jobs) return std::move(jobs).error();
   }
   return {};
 }
 
 Status OneJob(const CtlInvocation& invocation) {
   VRUN_TRY(SomeJobs(invocation));
-  if (invocation.words.operands.size() == 1) return {};
+  if (invocation.words.operands.size() == 1) {
+    auto one = ParseOneJob(invocation.words.operands[0]);
+    return one ? Status() : std::move(one).error();
+  }
   return Error(Code::kInvalid, Escape(invocation.words.operands[1]) + ": unexpected: name one job");
 }
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "base/escape.h"
+#include "cli/array/job_ids.h"
 #include "cli/base/home_connection.h"
 #include "cli/base/json.h"
 #include "cli/base/table.h"
-#include "cli/base/values.h"
 #include "cli/ctl/ctl.h"
 #include "cli/request/scheduling.h"
 
@@ -34,8 +34,12 @@ Result<int> Run(const CtlInvocation& invocation) {
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
   v1::Query query;
   for (const std::string& word : invocation.words.operands) {
-    VRUN_ASSIGN(uint64_t id, ParseJobId(word));
-    query.mutable_cancel_jobs()->add_jobs(id);
+    VRUN_ASSIGN(v1::JobSelection jobs, ParseJobs(word));
+    if (jobs.elements().empty()) {
+      query.mutable_cancel_jobs()->add_jobs(jobs.job());
+    } else {
+      *query.mutable_cancel_jobs()->add_selections() = std::move(jobs);
+    }
   }
   if (auto signal = invocation.Value(kSignal)) query.mutable_cancel_jobs()->set_signal(ParseSignal(*signal));
   VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
@@ -52,8 +56,7 @@ Result<int> ChangeAll(const CtlInvocation& invocation, v1::ChangeJobs::What what
   v1::ChangeJobs* change = message.mutable_query()->mutable_change();
   change->set_what(what);
   for (const std::string& word : invocation.words.operands) {
-    VRUN_ASSIGN(const uint64_t id, ParseJobId(word));
-    change->add_jobs()->set_job(id);
+    VRUN_ASSIGN(*change->add_jobs(), ParseJobs(word));
   }
   VRUN_ASSIGN(FirstAnswer first, SendAndReceive(home, message, {}, true, false));
   std::vector<std::string> problems;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // vctl jobs, vctl job ID
 #include "base/escape.h"
+#include "cli/array/job_ids.h"
 #include "cli/base/home_connection.h"
-#include "cli/base/values.h"
 #include "cli/ctl/ctl.h"
 #include "cli/ctl/job_view.h"
 #include "cli/ctl/kept_writes.h"
+#include "cli/run/job_log.h"
 
 namespace vrun::cli {
 namespace {
@@ -33,7 +34,7 @@ constexpr OptionSpec kJobOptions[] = {
 Status ValidateJob(const CtlInvocation& invocation) {
   const auto& words = invocation.words.operands;
   if (words.empty()) return SomeJobs(invocation);
-  if (auto id = ParseJobId(words[0]); !id) return std::move(id).error();
+  if (auto one = ParseOneJob(words[0]); !one) return std::move(one).error();
   const bool pull = words.size() > 1 && words[1] == "pull";
   if (!pull && (invocation.Has(kList) || invocation.Has(kTo))) {
     return Error(Code::kInvalid, "--list and --to belong to `vctl job ID pull`");
@@ -50,15 +51,10 @@ Status ValidateJob(const CtlInvocation& invocation) {
 Result<int> RunJob(const CtlInvocation& invocation) {
   const auto& words = invocation.words.operands;
   if (words.size() > 1) return RunKept(invocation, words[1] == "pull", invocation.Has(kList), invocation.Value(kTo));
-  VRUN_ASSIGN(uint64_t id, ParseJobId(invocation.words.operands[0]));
+  VRUN_ASSIGN(const v1::JobSelection one, ParseOneJob(words[0]));
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
-  v1::Query query;
-  query.mutable_get_job()->set_job(id);
-  VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
-  if (!answer.has_jobs() || answer.jobs().jobs_size() != 1) {
-    return Error(Code::kNotFound, "job " + std::to_string(id) + ": no such job: `vctl jobs --all` lists yours");
-  }
-  Print(FormatJob(answer.jobs().jobs(0), invocation.format));
+  VRUN_ASSIGN(const v1::JobInfo job, AskForJob(home, one));
+  Print(FormatJob(job, invocation.format));
   return 0;
 }
 
@@ -68,7 +64,7 @@ const CtlCommand kCtlJobs{"jobs",     "",     "the jobs that wait or run", kJobs
                           NoOperands, RunJobs};
 const CtlCommand kCtlJob{"job",
                          "ID [pull [PATH...] | drop]",
-                         "everything about one job; what it left on its node",
+                         "everything about one job, array or element; what it left on its node",
                          kJobOptions,
                          Completes::kJobs,
                          ValidateJob,

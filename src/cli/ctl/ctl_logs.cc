@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // vctl logs
 #include "base/files.h"
-#include "cli/base/values.h"
+#include "cli/array/job_ids.h"
 #include "cli/ctl/ctl.h"
 #include "cli/run/job_log.h"
 
@@ -13,19 +13,21 @@ constexpr OptionSpec kOptions[] = {
     {kFollow, 'f', "follow", Argument::kNone, "", "go on until the job is over; Ctrl-C leaves it running"}};
 
 Result<int> Run(const CtlInvocation& invocation) {
-  VRUN_ASSIGN(uint64_t id, ParseJobId(invocation.words.operands[0]));
+  VRUN_ASSIGN(const v1::JobSelection job, ParseOneJob(invocation.words.operands[0]));
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
-  VRUN_TRY(CopyLog(home, id, invocation.Has(kFollow)));
+  VRUN_TRY(CopyLog(home, job, invocation.Has(kFollow)));
   return 0;
 }
 
 }  // namespace
 
-Result<LogEnd> CopyLog(const HomeConnection& home, uint64_t job, bool follow) {
+Result<LogEnd> CopyLog(const HomeConnection& home, const v1::JobSelection& job, bool follow) {
   VRUN_ASSIGN(UniqueFd socket, home.ConnectOrStart());
   v1::ClientMessage message;
-  message.mutable_query()->mutable_read_log()->set_job(job);
-  message.mutable_query()->mutable_read_log()->set_follow(follow);
+  v1::Query::ReadLog* read = message.mutable_query()->mutable_read_log();
+  read->set_job(job.job());
+  if (const auto element = ElementOf(job)) read->set_element(*element);
+  read->set_follow(follow);
   VRUN_TRY(SendMessage(socket.get(), message));
   LogEnd end;
   for (;;) {
@@ -44,6 +46,7 @@ Result<LogEnd> CopyLog(const HomeConnection& home, uint64_t job, bool follow) {
   }
 }
 
-const CtlCommand kCtlLogs{"logs", "[-f] ID", "what a job has printed", kOptions, Completes::kJobs, OneJob, Run};
+const CtlCommand kCtlLogs{
+    "logs", "[-f] ID", "what a job, or an element of an array, has printed", kOptions, Completes::kJobs, OneJob, Run};
 
 }  // namespace vrun::cli

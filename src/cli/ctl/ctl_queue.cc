@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // vctl queue, vctl why, vctl quota: the waiting jobs, the reasons, and the teams' quotas.
 #include <algorithm>
+#include <cctype>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/escape.h"
+#include "cli/array/job_ids.h"
 #include "cli/base/exit_status.h"
 #include "cli/base/home_connection.h"
 #include "cli/base/table.h"
-#include "cli/base/values.h"
 #include "cli/ctl/ctl.h"
 #include "cli/ctl/job_view.h"
 #include "cli/request/scheduling.h"
@@ -26,20 +32,44 @@ std::string Milli(int64_t milli) {
 
 // --- queue
 
+// The jobs that wait, next first. Arrays of which something waits, each followed by those of its elements that run.
+v1::JobList InQueue(v1::JobList all) {
+  std::map<uint64_t, std::vector<v1::JobInfo>> elements;
+  std::vector<v1::JobInfo> waiting;
+  for (v1::JobInfo& job : *all.mutable_jobs()) {
+    if (job.array() != 0) {
+      if (job.state() != v1::PENDING) elements[job.array()].push_back(std::move(job));
+    } else if (job.state() == v1::PENDING || job.array_info().waiting() > 0) {
+      waiting.push_back(std::move(job));
+    }
+  }
+  std::sort(waiting.begin(), waiting.end(), [](const v1::JobInfo& a, const v1::JobInfo& b) {
+    return std::tuple(a.pool(), a.queue_position(), a.job()) < std::tuple(b.pool(), b.queue_position(), b.job());
+  });
+  v1::JobList out;
+  for (v1::JobInfo& job : waiting) {
+    const uint64_t id = job.job();
+    *out.add_jobs() = std::move(job);
+    for (v1::JobInfo& element : elements[id]) *out.add_jobs() = std::move(element);
+  }
+  return out;
+}
+
+// "running on n1" for an element that runs.
+std::string WhyCell(const v1::JobInfo& job) {
+  if (job.array() == 0 || job.node().empty()) return job.reason();
+  std::string state(StateName(job.state()));
+  std::transform(state.begin(), state.end(), state.begin(), [](unsigned char c) { return std::tolower(c); });
+  return state + " on " + job.node();
+}
+
 Result<int> RunQueue(const CtlInvocation& invocation) {
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
   v1::Query query;
   query.mutable_list_jobs();
   VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
   if (!answer.has_jobs()) return Error(Code::kInternal, "home: unexpected answer instead of a list of jobs");
-  v1::JobList waiting;
-  for (v1::JobInfo& job : *answer.mutable_jobs()->mutable_jobs()) {
-    if (job.state() == v1::PENDING) *waiting.add_jobs() = std::move(job);
-  }
-  std::sort(waiting.mutable_jobs()->begin(), waiting.mutable_jobs()->end(),
-            [](const v1::JobInfo& a, const v1::JobInfo& b) {
-              return a.pool() != b.pool() ? a.pool() < b.pool() : a.queue_position() < b.queue_position();
-            });
+  const v1::JobList waiting = InQueue(std::move(*answer.mutable_jobs()));
   if (invocation.format == OutputFormat::kJson || invocation.format == OutputFormat::kName) {
     Print(FormatJobs(waiting, invocation.format, invocation.headers));
     return 0;
@@ -50,15 +80,15 @@ Result<int> RunQueue(const CtlInvocation& invocation) {
   Table table(std::move(columns));
   for (const v1::JobInfo& job : waiting.jobs()) {
     const v1::Resources& r = job.resources();
-    std::vector<std::string> cells{std::to_string(job.queue_position()),
-                                   std::to_string(job.job()),
+    std::vector<std::string> cells{job.queue_position() == 0 ? "" : std::to_string(job.queue_position()),
+                                   JobText(job),
                                    job.name(),
                                    job.pool(),
                                    job.scheduling().team(),
                                    JobClassName(job.scheduling().class_()),
                                    (r.gpu_type().empty() ? "" : r.gpu_type() + ":") + std::to_string(r.gpus()),
                                    FormatDuration(std::max<int64_t>(WallMicros() - job.submitted_us(), 0)),
-                                   job.reason()};
+                                   WhyCell(job)};
     if (wide) cells.insert(cells.end(), {job.user(), std::to_string(job.attempt())});
     table.Add(std::move(cells));
   }
@@ -148,10 +178,11 @@ std::string WhyAsText(const v1::WhyAnswer& why) {
 }
 
 Result<int> RunWhy(const CtlInvocation& invocation) {
-  VRUN_ASSIGN(uint64_t id, ParseJobId(invocation.words.operands[0]));
+  VRUN_ASSIGN(const v1::JobSelection one, ParseOneJob(invocation.words.operands[0]));
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
   v1::Query query;
-  query.mutable_why()->set_job(id);
+  query.mutable_why()->set_job(one.job());
+  if (const auto element = ElementOf(one)) query.mutable_why()->set_element(*element);
   VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
   if (!answer.has_why()) return Error(Code::kInternal, "home: unexpected answer instead of the reason why a job waits");
   Print(invocation.json() ? WhyAsJson(answer.why()) : WhyAsText(answer.why()));
@@ -230,8 +261,9 @@ Result<int> RunQuota(const CtlInvocation& invocation) {
 
 }  // namespace
 
-const CtlCommand kCtlQueue{"queue",    "",      "the jobs that wait, next first", {}, Completes::kNothing,
-                           NoOperands, RunQueue};
+const CtlCommand kCtlQueue{
+    "queue",    "",      "the jobs that wait, next first; what runs of arrays that wait", {}, Completes::kNothing,
+    NoOperands, RunQueue};
 const CtlCommand kCtlWhy{"why", "ID", "everything that a job waits for", {}, Completes::kJobs, OneJob, RunWhy};
 const CtlCommand kCtlQuota{"quota",    "",      "what teams may have, have and wait for", {}, Completes::kNothing,
                            NoOperands, RunQuota};

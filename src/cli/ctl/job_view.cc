@@ -6,11 +6,13 @@
 
 #include "base/clock.h"
 #include "base/escape.h"
+#include "cli/array/job_ids.h"
 #include "cli/base/away_text.h"
 #include "cli/base/exit_status.h"
 #include "cli/base/table.h"
 #include "cli/request/scheduling.h"
 #include "cli/request/wishes.h"
+#include "jobs/array.h"
 #include "jobs/gang.h"
 
 namespace vrun::cli {
@@ -68,6 +70,13 @@ template <typename Texts>
 std::string Listed(const Texts& texts) {
   std::string out;
   for (const std::string& text : texts) out += (out.empty() ? "" : ",") + text;
+  return out;
+}
+
+template <typename Texts>
+std::string Words(const Texts& texts) {
+  std::string out;
+  for (const std::string& text : texts) out += (out.empty() ? "" : " ") + ShellQuote(text);
   return out;
 }
 
@@ -178,6 +187,30 @@ std::string PodCell(const v1::PodInfo& pod, uint32_t ranks) {
   return out + failed;
 }
 
+void WriteArray(const v1::JobInfo& job, JsonWriter* json) {
+  json->Key("array");
+  job.array() != 0 ? json->Uint(job.array()) : json->Null();
+  json->Key("array_index");
+  job.array() != 0 ? json->Uint(job.array_index()) : json->Null();
+  json->Key("variables").BeginObject();
+  for (const std::string& variable : job.variables()) {
+    const size_t equals = std::min(variable.find('='), variable.size());
+    json->Key(variable.substr(0, equals))
+        .String(std::string_view(variable).substr(std::min(equals + 1, variable.size())));
+  }
+  json->EndObject().Key("elements");
+  if (!job.has_array_info()) {
+    json->Null();
+    return;
+  }
+  const v1::ArrayInfo& info = job.array_info();
+  json->BeginObject().Key("indexes").String(RangesText(info.array().ranges()));
+  json->Key("count").Uint(ElementCount(info.array())).Key("most_running");
+  info.array().most_running() != 0 ? json->Uint(info.array().most_running()) : json->Null();
+  json->Key("waiting").Uint(info.waiting()).Key("running").Uint(info.running());
+  json->Key("completed").Uint(info.completed()).Key("failed").Uint(info.failed()).EndObject();
+}
+
 }  // namespace
 
 void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
@@ -185,6 +218,7 @@ void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
   json->Key("state").String(StateName(job.state())).Key("reason").String(EndReason(job));
   json->Key("pool").String(job.pool()).Key("user").String(job.user()).Key("node").String(job.node());
   json->Key("attempt").Uint(job.attempt());
+  WriteArray(job, json);
   json->Key("submitted").Time(job.submitted_us()).Key("started").Time(job.started_us());
   json->Key("ended").Time(job.ended_us()).Key("ran_s").Seconds(RanMicros(job));
   json->Key("argv").BeginArray();
@@ -285,7 +319,7 @@ std::string FormatJobs(const v1::JobList& jobs, OutputFormat format, bool header
   }
   std::string out;
   if (format == OutputFormat::kName) {
-    for (const v1::JobInfo& job : jobs.jobs()) out += std::to_string(job.job()) + "\n";
+    for (const v1::JobInfo& job : jobs.jobs()) out += JobName(job) + "\n";
     return out;
   }
   bool wide = format == OutputFormat::kWide;
@@ -293,9 +327,15 @@ std::string FormatJobs(const v1::JobList& jobs, OutputFormat format, bool header
   if (wide) columns.insert(columns.end(), {"USER", "CPUS", "MEMORY", "GPUS", "DIRECTORY", "COMMAND"});
   Table table(std::move(columns));
   for (const v1::JobInfo& job : jobs.jobs()) {
-    std::vector<std::string> cells{std::to_string(job.job()),           job.name(),    job.pool(),
-                                   std::string(StateName(job.state())), NodeCell(job), TimeCell(job.submitted_us()),
-                                   FormatDuration(RanMicros(job)),      ExitCell(job), EndReason(job)};
+    std::vector<std::string> cells{JobText(job),
+                                   job.name(),
+                                   job.pool(),
+                                   std::string(StateName(job.state())),
+                                   NodeCell(job),
+                                   TimeCell(job.submitted_us()),
+                                   FormatDuration(RanMicros(job)),
+                                   ExitCell(job),
+                                   EndReason(job)};
     if (wide) {
       const v1::Resources& r = job.resources();
       cells.insert(cells.end(), {job.user(), CpusCell(r.milli_cpus()), FormatBytes(r.memory_bytes()), GpusCell(r),
@@ -307,7 +347,7 @@ std::string FormatJobs(const v1::JobList& jobs, OutputFormat format, bool header
 }
 
 std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
-  if (format == OutputFormat::kName) return std::to_string(job.job()) + "\n";
+  if (format == OutputFormat::kName) return JobName(job) + "\n";
   if (format == OutputFormat::kJson) {
     // The job's own object, with the schema version added to its fields.
     JsonWriter body;
@@ -323,12 +363,15 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
     left.resize(12, ' ');
     out += left + value + "\n";
   };
-  line("job", std::to_string(job.job()));
+  line("job", JobText(job));
+  if (job.array() != 0 && job.job() != job.array()) line("id", std::to_string(job.job()));
+  if (job.has_array_info()) line("elements", CountsText(job.array_info()));
   line("name", Escape(job.name()));
   line("state", std::string(StateName(job.state())));
   line("reason", EndReason(job));
   line("pool", Escape(job.pool()));
   line("user", Escape(job.user()));
+  line("variables", Escape(Words(job.variables())));
   line("node", Escape(NodeCell(job)));
   line("shape", ShapeCell(job.gang()));
   for (const v1::PodInfo& pod : job.pods()) {

@@ -11,14 +11,15 @@
 
 #include "base/clock.h"
 #include "base/escape.h"
+#include "cli/array/job_ids.h"
 #include "cli/base/home_connection.h"
 #include "cli/base/json.h"
 #include "cli/base/table.h"
 #include "cli/base/terminal.h"
-#include "cli/base/values.h"
 #include "cli/ctl/job_view.h"
 #include "cli/request/job_command.h"
 #include "cli/run/command_run.h"
+#include "cli/run/job_log.h"
 
 namespace vrun::cli {
 namespace {
@@ -131,8 +132,12 @@ Result<int> RunKept(const CtlInvocation& invocation, bool pull, bool list, const
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
   v1::ClientMessage message;
   auto* query = message.mutable_query()->mutable_kept();
-  VRUN_ASSIGN(uint64_t job, ParseJobId(words[0]));
-  query->set_job(job);
+  VRUN_ASSIGN(const v1::JobSelection one, ParseOneJob(words[0]));
+  query->set_job(one.job());
+  if (ElementOf(one)) {
+    VRUN_ASSIGN(const v1::JobInfo element, AskForJob(home, one));
+    query->set_job(element.job());
+  }
   if (pull) {
     VRUN_ASSIGN(std::string directory, CurrentDirectory());
     VRUN_ASSIGN(std::string root, ConfiguredRoot());

@@ -34,8 +34,13 @@ Result<std::string> ExpandLogPath(const std::string& pattern, const LogNames& na
     // Slurm pads to at most ten digits.
     if (width.size() > 2 || (!width.empty() && std::stoi(width) > 10)) width = "10";
     switch (letter) {
-      case 'j':
       case 'A':
+        if (names.array) {
+          out += "%" + width + "A";
+          break;
+        }
+        [[fallthrough]];
+      case 'j':
       case 'J': out += "%" + width + "j"; break;
       case 'N': out += "%N"; break;
       case 'x': out += Quoted(names.job_name); break;
@@ -43,12 +48,13 @@ Result<std::string> ExpandLogPath(const std::string& pattern, const LogNames& na
       case 's': out += "batch"; break;
       case 'n':
       case 't':
-        if (names.several) {
+      case 'a':
+        if (letter == 'a' ? names.array : names.several) {
           out += "%" + width + letter;
           break;
         }
-        [[fallthrough]];
-      case 'a': out += std::string(width.empty() ? 1 : std::max(1, std::stoi(width)), '0'); break;
+        out += std::string(width.empty() ? 1 : std::max(1, std::stoi(width)), '0');
+        break;
       case '%': out += "%%"; break;
       case '\0': out += "%%"; break;
       default:

@@ -3,8 +3,10 @@
 
 #include "base/clock.h"
 #include "base/escape.h"
+#include "cli/array/array_options.h"
 #include "cli/request/log_path.h"
 #include "cli/request/wishes.h"
+#include "jobs/array.h"
 
 namespace vrun::cli {
 namespace {
@@ -38,6 +40,8 @@ enum Id {
   kView,
   kOnDisconnect,
   kNice,
+  kArray,
+  kSweep,
   kOutput,
   kError,
   kFollow,
@@ -145,8 +149,13 @@ constexpr OptionSpec kDeadlineSpec{
     "it should have ended by then; hard: say whether it will, and keep room for it; 18:00=1,20:00=0.5: "
     "later is worth less"};
 constexpr OptionSpec kDependencySpec{
-    kDependency, 'd',          "dependency",
-    kValue,      "WHEN:ID...", "after other jobs: afterok:ID[:ID...] if they succeed, afterany:ID[:ID...] in any case"};
+    kDependency,
+    'd',
+    "dependency",
+    kValue,
+    "WHEN:ID...",
+    "after other jobs: afterok:ID[:ID...] if they succeed, afternotok if they fail, afterany in any case, after when "
+    "they have started, aftercorr each element after that of another array; singleton: one of its name at a time"};
 constexpr OptionSpec kViewSpec{kView,
                                0,
                                "view",
@@ -296,8 +305,13 @@ constexpr OptionSpec kBatchOptions[] = {
     kGresSpec,
     kTimeSpec,
     kDirectorySpec,
+    {kArray, 'a', "array", kValue, "INDEXES[%N]",
+     "an array: one element for each index, as in 0-99 or 1,3,10-50:10; %N: at most N of them at the same time"},
+    {kSweep, 0, "sweep", kValue, "NAME=VALUES",
+     "an array of all combinations: {NAME} in COMMAND is 0.1 and 0.01 with NAME=0.1,0.01, and 0, 1, 2 with NAME=0:3"},
     {kOutput, 'o', "output", kValue, "FILE",
-     "stdout; %j is the job id, %x its name, %u the user, %N the node, %t the rank (default: vrun-%j.out)",
+     "stdout; %j is the job id, %x its name, %u the user, %N the node, %t the rank; of an array %A its id, %a the "
+     "index (default: vrun-%j.out, vrun-%A_%a.out)",
      Completes::kFiles},
     {kError, 'e', "error", kValue, "FILE", "stderr (default: where stdout goes)", Completes::kFiles},
     {kOpenMode, 0, "open-mode", kValue, "append|truncate", "what becomes of output files that exist (truncate)"},
@@ -407,9 +421,8 @@ constexpr HarmlessOption kHarmless[] = {
 };
 
 #define VRUN_COMMON_UNSUPPORTED                                                                                        \
-  {'a', "array", "submit one job for each index"}, {0, "batch", kChoosePool}, {0, "bb", kLeaveOut},                    \
-      {0, "bbf", kLeaveOut}, {0, "cluster-constraint", kChoosePool}, {'M', "clusters", kChoosePool},                   \
-      {0, "container", "the job runs in your root, see also --snapshot"},                                              \
+  {0, "batch", kChoosePool}, {0, "bb", kLeaveOut}, {0, "bbf", kLeaveOut}, {0, "cluster-constraint", kChoosePool},      \
+      {'M', "clusters", kChoosePool}, {0, "container", "the job runs in your root, see also --snapshot"},              \
       {0, "container-id", "the job runs in your root, see also --snapshot"},                                           \
       {'S', "core-spec", "write -c N for the cores that it needs"}, {0, "cores-per-socket", kChoosePool},              \
       {0, "cpu-freq", kNodeDecides}, {0, "cpus-per-gpu", "write -c N for the whole job"},                              \
@@ -426,7 +439,9 @@ constexpr HarmlessOption kHarmless[] = {
     0, "x11", "there is no display in a job, leave it out"                                                             \
   }
 
-constexpr UnsupportedOption kRunUnsupported[] = {{'o', "output", "redirect with the shell, > FILE"},
+constexpr UnsupportedOption kRunUnsupported[] = {{'a', "array", "an array runs in the background, use vbatch"},
+                                                 {0, "sweep", "an array runs in the background, use vbatch"},
+                                                 {'o', "output", "redirect with the shell, > FILE"},
                                                  {'e', "error", "redirect with the shell, 2> FILE"},
                                                  {0, "open-mode", "redirect with the shell, >> FILE"},
                                                  {0, "wrap", "write the command itself"},
@@ -607,6 +622,21 @@ Status ApplyLogPath(const std::string& value, std::string* to) {
   return known ? Status() : std::move(known).error();
 }
 
+// A sweep of the command line replaces that of the same name in the script.
+Status ApplySweep(const ParsedOption& option, RunOptions* out) {
+  VRUN_ASSIGN(v1::Array::Sweep sweep, ParseSweep(option.value));
+  for (int i = 0; i < out->array.sweeps_size(); ++i) {
+    std::string& from = out->sweeps_from[static_cast<size_t>(i)];
+    if (out->array.sweeps(i).name() != sweep.name() || from.empty() == option.where.empty()) continue;
+    *out->array.mutable_sweeps(i) = std::move(sweep);
+    from = option.where;
+    return {};
+  }
+  *out->array.add_sweeps() = std::move(sweep);
+  out->sweeps_from.push_back(option.where);
+  return {};
+}
+
 Status Apply(const ParsedOption& option, RunOptions* out) {
   const std::string& value = option.value;
   v1::RunSpec* const spec = &out->spec;
@@ -632,8 +662,13 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kDeadline: return ParseDeadlines(value, WallMicros(), scheduling);
     case kDependency:
       return Store(ParseDependencies(value), [&](const Dependencies& other) {
-        scheduling->mutable_after()->Assign(other.after.begin(), other.after.end());
+        scheduling->mutable_after()->Assign(other.after_any.begin(), other.after_any.end());
         scheduling->mutable_after_ok()->Assign(other.after_ok.begin(), other.after_ok.end());
+        scheduling->mutable_after_not_ok()->Assign(other.after_not_ok.begin(), other.after_not_ok.end());
+        scheduling->mutable_after_start()->Assign(other.after_start.begin(), other.after_start.end());
+        scheduling->mutable_after_corresponding()->Assign(other.after_corresponding.begin(),
+                                                          other.after_corresponding.end());
+        scheduling->set_singleton(other.singleton);
       });
     case kView: return Store(ParseView(value), [&](bool live) { spec->set_live_view(live); });
     case kQuiet: out->quiet = true; return {};
@@ -646,6 +681,8 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kRequeue: scheduling->set_requeue(true); return {};
     case kNoRequeue: scheduling->set_requeue(false); return {};
     case kSignal: return ApplySignal(value, scheduling);
+    case kArray: return ParseArray(value, &out->array);
+    case kSweep: return ApplySweep(option, out);
     case kOutput: return ApplyLogPath(value, &out->output);
     case kError: return ApplyLogPath(value, &out->error);
     case kOpenMode: return ApplyOpenMode(value, out);
@@ -727,6 +764,23 @@ Status ApplyOptions(std::span<const ParsedOption> options, RunOptions* out) {
     return option.where.empty() ? error : std::move(error).With(option.where);
   }
   return {};
+}
+
+Result<bool> CompleteArray(RunOptions* options) {
+  v1::Array* array = &options->array;
+  const bool asked = array->ranges_size() > 0 || array->sweeps_size() > 0 || array->most_running() > 0;
+  if (!asked) return false;
+  Complete(array);
+  VRUN_TRY(CheckArray(*array));
+  v1::RunSpec spec;
+  spec.mutable_command()->mutable_argv()->Assign(options->command.begin(), options->command.end());
+  VRUN_TRY(CheckNames(spec, *array));
+  if (options->follow) {
+    return Error(Code::kInvalid,
+                 "-f: the elements of an array have an output each: use `vctl wait ID`, and `vctl logs "
+                 "-f ID_INDEX` for one of them");
+  }
+  return true;
 }
 
 Result<RunOptions> ParseRun(std::span<const std::string> words) { return Parse(kRunTable, words); }

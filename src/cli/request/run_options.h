@@ -15,6 +15,7 @@
 #include "cli/request/gang_options.h"
 #include "cli/request/scheduling.h"
 #include "proto/common.pb.h"
+#include "proto/local.pb.h"
 
 namespace vrun::cli {
 
@@ -44,6 +45,8 @@ struct RunOptions {
   std::optional<bool> away;  // absent: as configured
   bool wait_until_away = true;
   bool parsable = false;
+  v1::Array array;                       // as far as options say: CompleteArray gives a sweep its indexes
+  std::vector<std::string> sweeps_from;  // of each sweep: ParsedOption::where
   // both
   bool help = false;
   bool version = false;
@@ -66,6 +69,10 @@ Status CheckGang(const RunOptions& options);
 
 // kInvalid for options that contradict --away.
 Status CheckAway(const RunOptions& options);
+
+// True: the job is an array. Completes it. kInvalid: there is no such array, or an option does not work with one. Call
+// when all options and the command are known.
+Result<bool> CompleteArray(RunOptions* options);
 
 // Parses the command line. kInvalid: unknown option, bad value.
 Result<RunOptions> ParseRun(std::span<const std::string> words);

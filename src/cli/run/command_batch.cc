@@ -27,6 +27,7 @@
 #include "cli/request/script_options.h"
 #include "cli/run/command_run.h"
 #include "cli/run/job_log.h"
+#include "jobs/array.h"
 #include "jobs/ending.h"
 
 namespace vrun::cli {
@@ -173,12 +174,12 @@ Status ApplyScript(const Source& source, std::span<const std::string> words, con
 }
 
 // Finds at once what would make the job end with 126 or 127 hours later.
-Status CheckStart(const RunOptions& options, const v1::Command& command, const std::string& root) {
+Status CheckStart(const RunOptions& options, const v1::Run& run, const std::string& root) {
   // Another root, or one in which the jobs before it may have put the command.
-  if (!options.snapshot.empty() ||
-      options.spec.scheduling().after_size() + options.spec.scheduling().after_ok_size() > 0) {
-    return {};
-  }
+  if (!options.snapshot.empty() || ComesAfterOthers(options.spec.scheduling())) return {};
+  // Of an array, that of the first element.
+  const v1::Command& command =
+      run.has_array() ? ElementSpec(run.spec(), run.array(), MinIndex(run.array())).command() : run.spec().command();
   Status status = CheckCommand(command, root);
   const std::string& name = command.argv(0);
   if (status || name.find('/') != std::string::npos || !PathExists(name)) return status;
@@ -189,7 +190,9 @@ Status CheckStart(const RunOptions& options, const v1::Command& command, const s
 
 // Prints the output until the job ends. Returns the job's status.
 Result<int> Follow(const HomeConnection& home, uint64_t job) {
-  VRUN_ASSIGN(LogEnd end, CopyLog(home, job, true));
+  v1::JobSelection one;
+  one.set_job(job);
+  VRUN_ASSIGN(LogEnd end, CopyLog(home, one, true));
   int status;
   std::string reason;
   if (end.finished) {
@@ -197,7 +200,7 @@ Result<int> Follow(const HomeConnection& home, uint64_t job) {
     if (status < 0 || status > 255 || (status == 0 && !end.finished->has_record())) status = kExitUnknown;
     reason = SafeLine(end.finished->reason());
   } else {
-    VRUN_ASSIGN(v1::JobInfo info, WaitForJob(home, job));
+    VRUN_ASSIGN(v1::JobInfo info, WaitForJob(home, one));
     status = ExitStatus(info);
     reason = EndReason(info);
   }
@@ -310,8 +313,11 @@ Result<int> Submit(const RunOptions& options, v1::Run run) {
 }
 
 // The configuration decides only where nothing speaks against it.
-Result<bool> IsAway(RunOptions options) {
-  if (options.away) return *options.away;
+Result<bool> IsAway(RunOptions options, bool array) {
+  if (array && options.away.value_or(false)) {
+    return Error(Code::kInvalid, "--away with an array: its elements need this machine: leave one out");
+  }
+  if (array || options.away) return options.away.value_or(false);
   VRUN_ASSIGN(Places places, FindPlaces());
   const auto config = ReadConfig(places.config_file);
   if (!config || config->away != "on") return false;
@@ -319,8 +325,22 @@ Result<bool> IsAway(RunOptions options) {
   return CheckAway(options).has_value();
 }
 
-Result<v1::Run> MakeBatchRequest(const RunOptions& options, const std::string& root, std::string script) {
+// Whether the elements of an array overwrite each other's output.
+bool ElementsShare(const std::string& pattern) {
+  if (pattern.empty() || pattern == "/dev/null") return false;
+  // The job's id is an element's own.
+  const auto expanded = ExpandLogPath(pattern, {.array = true});
+  if (!expanded) return false;
+  for (size_t at = 0; (at = expanded->find('%', at)) != std::string::npos; at += 2) {
+    const size_t letter = expanded->find_first_not_of("0123456789", at + 1);
+    if (letter != std::string::npos && ((*expanded)[letter] == 'a' || (*expanded)[letter] == 'j')) return false;
+  }
+  return true;
+}
+
+Result<v1::Run> MakeBatchRequest(const RunOptions& options, bool array, const std::string& root, std::string script) {
   VRUN_ASSIGN(v1::Run run, MakeRequest(options, root));
+  if (array) *run.mutable_array() = options.array;
   run.set_detached(true);
   if (!options.spec.scheduling().has_requeue()) run.mutable_spec()->mutable_scheduling()->set_requeue(true);
   run.set_quiet(true);
@@ -328,7 +348,7 @@ Result<v1::Run> MakeBatchRequest(const RunOptions& options, const std::string& r
   std::string* name = run.mutable_spec()->mutable_name();
   if (name->empty()) *name = Escape(options.command[0].substr(options.command[0].rfind('/') + 1));
   const std::string& directory = run.spec().command().directory();
-  const LogNames names{*name, run.spec().command().identity().user_name(), run.spec().has_gang()};
+  const LogNames names{*name, run.spec().command().identity().user_name(), run.spec().has_gang(), array};
   for (auto [pattern, path] :
        {std::pair(&options.output, run.mutable_stdout_path()), std::pair(&options.error, run.mutable_stderr_path())}) {
     if (pattern->empty()) continue;
@@ -336,7 +356,7 @@ Result<v1::Run> MakeBatchRequest(const RunOptions& options, const std::string& r
     *path = Absolute(expanded, directory);
   }
   run.set_append_output(options.append_output);
-  VRUN_ASSIGN(const bool away, IsAway(options));
+  VRUN_ASSIGN(const bool away, IsAway(options, array));
   run.mutable_spec()->set_away(away);
   run.set_wait_until_away(away && options.wait_until_away);
   return run;
@@ -383,12 +403,18 @@ int BatchMain(std::span<const std::string> words) {
                         : Escape(named->front().word) +
                               ": is open only as long as this command runs: name a file, or use vrun");
   }
+  auto array = CompleteArray(&*options);
+  if (!array) return Usage(array.error().message());
+  if (*array && !options->append_output && ElementsShare(options->output)) {
+    options->notes.push_back(Escape(options->output) +
+                             ": all elements write into this file: name their index in it with %a");
+  }
   if (!options->quiet) {
     for (const std::string& note : options->notes) std::fprintf(stderr, "vbatch: %s\n", note.c_str());
   }
-  auto run = MakeBatchRequest(*options, *root, *source && (*source)->travels ? std::move((*source)->text) : "");
+  auto run = MakeBatchRequest(*options, *array, *root, *source && (*source)->travels ? std::move((*source)->text) : "");
   if (!run) return not_submitted(run.error());
-  Status start = CheckStart(*options, run->spec().command(), *root);
+  Status start = CheckStart(*options, *run, *root);
   if (!start) return failed(start.error());
   if (options->test_only) {
     auto tested = TestOnly(*std::move(run), "vbatch");

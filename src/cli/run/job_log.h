@@ -15,10 +15,12 @@ struct LogEnd {
   std::string last_note;                 // the last line that home itself wrote, unchanged
 };
 
-// `follow`: until the job ends. kUnavailable when our own stdout is closed.
-Result<LogEnd> CopyLog(const HomeConnection& home, uint64_t job, bool follow);
+// `job`: one job or element. `follow`: until it ends. kUnavailable when our own stdout is closed.
+Result<LogEnd> CopyLog(const HomeConnection& home, const v1::JobSelection& job, bool follow);
 
-// Blocks until the job has ended. kNotFound: no such job.
-Result<v1::JobInfo> WaitForJob(const HomeConnection& home, uint64_t job);
+// One job or element. kNotFound: there is none.
+Result<v1::JobInfo> AskForJob(const HomeConnection& home, const v1::JobSelection& job);
+// Blocks until it has ended. kNotFound: there is none.
+Result<v1::JobInfo> WaitForJob(const HomeConnection& home, const v1::JobSelection& job);
 
 }  // namespace vrun::cli
