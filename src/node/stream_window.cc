@@ -9,9 +9,9 @@
 
 namespace vrun::node {
 
-void OutputWindow::Free::operator()(char* block) const {
+void FreeBlock::operator()(char* block) const {
   if (mapped) {
-    ::munmap(block, kBlock);
+    ::munmap(block, kStreamMessage);  // OutputWindow::kBlock
   } else {
     delete[] block;
   }
@@ -27,7 +27,7 @@ OutputWindow::Block OutputWindow::NewBlock(uint64_t offset) {
   if (spool_ && ::fallocate(spool_.get(), 0, static_cast<off_t>(offset), kBlock) == 0) {
     void* mapped =
         ::mmap(nullptr, kBlock, PROT_READ | PROT_WRITE, MAP_SHARED, spool_.get(), static_cast<off_t>(offset));
-    if (mapped != MAP_FAILED) return Block(static_cast<char*>(mapped), Free{true});
+    if (mapped != MAP_FAILED) return Block(static_cast<char*>(mapped), FreeBlock{true});
   }
   if (spool_ && !unbounded_ && end_ - acknowledged_ >= limit_) return nullptr;
   // Not zeroed: the kernel provides pages as they are touched.

@@ -22,6 +22,12 @@ inline constexpr uint64_t kStreamWindow = 4u << 20;
 // The maximum size of a message: large enough that framing costs nothing, small enough to interleave.
 inline constexpr size_t kStreamMessage = 256u << 10;
 
+// Frees a block of the heap, or one that is mapped from a spool.
+struct FreeBlock {
+  bool mapped = false;
+  void operator()(char* block) const;
+};
+
 // The sender's side. Bytes are appended at the end, sent from a position that a reconnection may set back, and freed
 // when acknowledged.
 //
@@ -75,12 +81,7 @@ class OutputWindow {
 
   uint64_t capacity() const { return spool_ ? spool_bytes_ : limit_; }
 
-  // Of the heap, or mapped from the spool.
-  struct Free {
-    bool mapped = false;
-    void operator()(char* block) const;
-  };
-  using Block = std::unique_ptr<char[], Free>;
+  using Block = std::unique_ptr<char[], FreeBlock>;
   Block NewBlock(uint64_t offset);
 
   std::deque<Block> blocks_;  // each kBlock long; block i holds the offsets [i, i + 1) · kBlock
