@@ -67,6 +67,31 @@ TEST_F(ArrayTest, AHundredThousandElementsAreOneRow) {
   EXPECT_EQ(Event(array).array().completed(), 200u);
 }
 
+TEST_F(ArrayTest, TenThousandElementsRunOneAfterTheOther) {
+  constexpr uint32_t kCount = 10'000;
+  Register(SimpleNode("n1", 100));
+  const auto begin = std::chrono::steady_clock::now();
+  const uint64_t array = Submit(ArrayJob("a", {{0, kCount - 1, 1}})).job();
+  std::vector<bool> ran(kCount);
+  uint32_t count = 0;
+  for (std::vector<v1::StartAttempt> starts = Orders(); !starts.empty(); starts = Orders()) {
+    Transaction([&] {
+      for (const auto& start : starts) {
+        EXPECT_FALSE(ran[start.array_index()]);
+        ran[start.array_index()] = true;
+        ++count;
+        EXPECT_TRUE(state_->Apply("n1", control::ExitOf(start.placement(), v1::COMPLETED, v1::ExitRecord::EXITED, 0)));
+      }
+      return 0;
+    });
+  }
+  const auto took = std::chrono::steady_clock::now() - begin;
+  RecordProperty("took_ms", static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(took).count()));
+  EXPECT_EQ(count, kCount);
+  EXPECT_EQ(StateOf(array), v1::COMPLETED);
+  EXPECT_LT(took, std::chrono::seconds(60));
+}
+
 TEST_F(ArrayTest, NoMoreRunThanMay) {
   Register(SimpleNode("n1", 16));
   const uint64_t array = Submit(ArrayJob("a", {{0, 9, 1}}, 3)).job();
