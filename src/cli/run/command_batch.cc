@@ -178,8 +178,9 @@ Status CheckStart(const RunOptions& options, const v1::Run& run, const std::stri
   // Another root, or one in which the jobs before it may have put the command.
   if (!options.snapshot.empty() || ComesAfterOthers(options.spec.scheduling())) return {};
   // Of an array, that of the first element.
-  const v1::Command& command =
-      run.has_array() ? ElementSpec(run.spec(), run.array(), MinIndex(run.array())).command() : run.spec().command();
+  const v1::RunSpec spec =
+      run.has_array() ? ElementSpec(run.spec(), run.array(), MinIndex(run.array())) : v1::RunSpec(run.spec());
+  const v1::Command& command = spec.command();
   Status status = CheckCommand(command, root);
   const std::string& name = command.argv(0);
   if (status || name.find('/') != std::string::npos || !PathExists(name)) return status;

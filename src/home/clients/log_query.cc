@@ -47,12 +47,14 @@ class LogReader : public std::enable_shared_from_this<LogReader> {
       auto client = self->client_.lock();
       if (!client || !client->open()) return;
       if (!reply) return client->SendError(reply.error());
-      // Until it is a job of its own it has the array's number.
-      if (reply->info().job() != self->job_) {
-        self->job_ = reply->info().job();
+      // Until it is a job of its own it has the array's number. This home may not have begun it yet.
+      const uint64_t job = reply->info().job();
+      const bool waits = self->follow_ && !IsEnd(reply->info().state()) && !self->runs_->Has(job);
+      if (job != self->job_ && !waits) {
+        self->job_ = job;
         return self->Read();
       }
-      if (self->follow_ && !IsEnd(reply->info().state())) {
+      if (waits) {
         return self->Later([weak = self->weak_from_this()] {
           if (auto again = weak.lock()) again->FindElement();
         });
