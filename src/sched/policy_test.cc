@@ -172,6 +172,24 @@ TEST(Preemption, WhatIsShortGoesBeforeWhatIsLong) {
   EXPECT_FALSE(w.Runs(3));
 }
 
+TEST(Preemption, AnUrgentJobDoesNotWaitForNewPricesOfJobsThatHaveJustStarted) {
+  World w;
+  JobSpec victim = Long(1, 1, 8);
+  victim.klass = Class::kExperiment;
+  w.Feed({NodeUp{GpuNode("a")}, JobSubmitted{victim}});
+  for (JobId id = 2; id < 6; ++id) {
+    ASSERT_TRUE(w.Runs(1));
+    JobSpec urgent = Gang(id, 1, 8);
+    urgent.klass = Class::kProduction;
+    const auto actions = w.Feed({JobSubmitted{urgent}}, kSecond / 10);
+    ASSERT_EQ(actions.size(), 1u) << id;
+    EXPECT_EQ(std::get<Preempt>(actions[0]).job, 1u);
+    w.Feed({JobStopped{1, 0}}, kSecond / 10);
+    ASSERT_TRUE(w.Runs(id));
+    w.Feed({JobEnded{id, false}}, kSecond / 10);
+  }
+}
+
 TEST(Preemption, NotWhenItEndsSoonAndNotAtAnyPrice) {
   for (bool soon : {false, true}) {
     World w;

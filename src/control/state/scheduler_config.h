@@ -52,8 +52,7 @@ struct SchedulerConfig {
     // Each batch of requests is decided at once, and requests that arrive meanwhile form the next batch. So batches
     // grow with the time of a pass, and no pause between passes is needed.
     weights.pass_interval = 0;
-    // A job that just started can be preempted once the prices are as old as price_interval. A job that waits for that
-    // must not wait for the next event.
+    // Preemption becomes worth it with time alone. A job that waits for that must not wait for the next event.
     weights.urge_interval = weights.price_interval;
   }
   sched::core::Policy weights;

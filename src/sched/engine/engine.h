@@ -292,6 +292,7 @@ class Core {
     StopReason reason = StopReason::kWorth;
   };
   void PrepareVictims();
+  void PrepareNewVictims();
   Terms TermsFor(JobIndex j, const Plan& plan, Micros drained) const;
   Victim PriceOf(JobIndex v) const;
   bool Eligible(const Job& beneficiary, Log density, bool reclaim, const Victim& v) const;
@@ -383,6 +384,7 @@ class Core {
 
   // Computed when a job wants to preempt and the values are older than Policy::price_interval.
   Micros victims_at_ = -kHour;
+  std::vector<JobIndex> unpriced_;                    // started since then
   std::vector<Victim> victims_;                       // by job index
   std::vector<Log> node_floor_;                       // by node: least density among the jobs that could be evicted
   std::array<int64_t, kMaxGpus + 1> release_rate_{};  // per 10^9 seconds, slots with this many GPUs

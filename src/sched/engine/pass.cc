@@ -282,6 +282,7 @@ void Core::Begin(JobIndex j) {
   Note(j, job.phase == Phase::kClaiming ? Decision::Kind::kStartedLate : Decision::Kind::kStarted, 0, {});
   job.phase = Phase::kRunning;
   Occupy(j);
+  if (now_ - victims_at_ < policy_.price_interval) unpriced_.push_back(j);  // else all prices are computed anew anyway
   EmitPlace(j);
 }
 

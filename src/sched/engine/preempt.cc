@@ -118,8 +118,9 @@ Terms Core::TermsFor(JobIndex j, const Plan& plan, Micros drained) const {
 }
 
 void Core::PrepareVictims() {
-  if (now_ - victims_at_ < policy_.price_interval) return;
+  if (now_ - victims_at_ < policy_.price_interval) return PrepareNewVictims();
   victims_at_ = now_;
+  unpriced_.clear();
   victims_.resize(jobs_.size());
   for (Victim& v : victims_) v.job = kNoJob;
   node_floor_.assign(cluster_.size(), INT32_MAX);
@@ -141,6 +142,23 @@ void Core::PrepareVictims() {
     for (int k = 1; k <= gpus; ++k) release_rate_[k] += gpus / k * ending[gpus];
   }
   FillShelf();
+}
+
+// Jobs that have started since the prices were computed. A more urgent job need not wait for the next prices.
+void Core::PrepareNewVictims() {
+  if (unpriced_.empty()) return;
+  victims_.resize(jobs_.size());
+  node_floor_.resize(cluster_.size(), INT32_MAX);
+  for (JobIndex v : unpriced_) {
+    const Job& job = jobs_[v];
+    if (job.phase != Phase::kRunning || !job.spec.preemptible) continue;
+    Estimate(v);
+    victims_[v] = PriceOf(v);
+    for (const Room& r : job.placement.rooms) {
+      node_floor_[r.node] = std::min(node_floor_[r.node], victims_[v].density);
+    }
+  }
+  unpriced_.clear();
 }
 
 // How long until normal ends have served everything that waits. With a short queue, room becomes free by itself. With a
