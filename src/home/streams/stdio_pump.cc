@@ -203,6 +203,11 @@ void StdioPump::FinishChunk(Channel* channel) {
     if (!more) output.written = output.received;
   }
   Report(chunk.stream, channel->queue.empty());
+  // Also the other stream, if it uses the same file: its last chunk was not the last one of the queue.
+  for (size_t i = 0; i < 2 && !closed_ && channel->queue.empty(); ++i) {
+    const Output& other = outputs_[i];
+    if (other.channel == channel && other.written != other.reported) Report(StreamOf(i), true);
+  }
   if (!chunk.eof || closed_) return;
   Report(chunk.stream, true);
   output.ended = true;

@@ -340,6 +340,17 @@ TEST_F(PumpTest, OutputIsHeldUntilTheTerminalIsReady) {
   EXPECT_EQ(written_[0], 1u);
 }
 
+TEST_F(PumpTest, BothStreamsOfOneFileAreReportedThoughTheyTakeTurns) {
+  Pipe out;
+  Make(Null(), Dup(out.write.get()), Dup(out.write.get()));
+  pump_->HoldOutput();
+  ASSERT_TRUE(pump_->Write(v1::STDERR, 0, "first\n", false));
+  ASSERT_TRUE(pump_->Write(v1::STDOUT, 0, "second\n", false));
+  pump_->ReleaseOutput();
+  // No end comes: another attempt of the job may continue the streams.
+  EXPECT_TRUE(RunUntil([&] { return written_[0] == 7 && written_[1] == 6; }, 5'000'000));
+}
+
 TEST_F(PumpTest, SocketsAndNullAndAppend) {
   int pair[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
