@@ -168,6 +168,8 @@ void PodRun::SettleFromWatch() {
   if (!complete && outcome.exit_status == 0) {
     outcome.exit_status = kExitNotStarted;
     outcome.reason = "the command ended with 0, but its output and writes are not all home";
+    // The node may know where they are.
+    if (event.has_exit() && !event.exit().reason().empty()) outcome.reason = EndReason(event.exit());
   }
   Finish(std::move(outcome));
 }
