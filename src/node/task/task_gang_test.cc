@@ -46,6 +46,11 @@ class TaskGangTest : public TaskTest {
     up.mutable_signal()->set_preempted("job 9");
     task->Send(up);
   }
+  static size_t CheckpointLines(const Outcome& o) {
+    size_t found = 0;
+    for (const std::string& notice : o.notices) found += notice.find("--checkpoint") != notice.npos ? 1 : 0;
+    return found;
+  }
   static v1::ExecInPod ExecOf(const std::string& script, uint64_t id) {
     v1::ExecInPod exec;
     for (const char* a : {"sh", "-c"}) exec.add_argv(a);
@@ -294,6 +299,18 @@ TEST_F(TaskGangTest, SavedIsInTheRecordAndTold) {
   ASSERT_EQ(1u, task_->words.size());
   EXPECT_TRUE(task_->words[0].saved());
   EXPECT_EQ(o.record.saved_us(), task_->words[0].at_us());
+}
+
+TEST_F(TaskGangTest, AWordOfAJobWithoutCheckpointsGetsOneLine) {
+  const Outcome& o = Shell("/run/vrun/notify SAVED=1; /run/vrun/notify SAVED=1");
+  EXPECT_EQ(1u, CheckpointLines(o));
+}
+
+TEST_F(TaskGangTest, AWordOfAJobWithCheckpointsGetsNone) {
+  task_->run().mutable_scheduling()->set_saves(true);
+  const Outcome& o = Shell("/run/vrun/notify SAVED=1");
+  EXPECT_EQ(0u, CheckpointLines(o));
+  EXPECT_GT(o.record.saved_us(), 0);
 }
 
 TEST_F(TaskGangTest, AWordIsToldToALaterAgent) {

@@ -483,6 +483,13 @@ void TaskSupervisor::EndRanks() {
 }
 
 void TaskSupervisor::OnSaved() {
+  const v1::Scheduling& wishes = Run().scheduling();
+  if (saved_us_ == 0 && !wishes.saves() && wishes.save_period_seconds() <= 0) {
+    notices_.push_back(
+        "the program says that it has saved its state (SAVED=1), but nobody asks it to before it is preempted: submit "
+        "the "
+        "job with --checkpoint");
+  }
   saved_us_ = WallMicros();
   // It has done what the grace is for.
   if (stopped_ == Stopped::kPreempted && sandbox_ && !record_) sandbox_->Kill();
@@ -722,12 +729,9 @@ void TaskSupervisor::AcknowledgeInput(v1::StreamId id) {
 void TaskSupervisor::Tell() {
   if (!connection_) return;
   v1::TaskDown down;
-  if (attached_ && !told_notices_) {
-    told_notices_ = true;
-    for (const std::string& notice : notices_) {
-      down.mutable_notice()->set_text(notice);
-      Send(down);
-    }
+  for (; attached_ && told_notices_ < notices_.size(); ++told_notices_) {
+    down.mutable_notice()->set_text(notices_[told_notices_]);
+    Send(down);
   }
   if (prepared_ && !go_ && !told_ready_) {
     told_ready_ = true;

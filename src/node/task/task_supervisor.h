@@ -122,13 +122,14 @@ class TaskSupervisor {
 
   std::unique_ptr<TaskConnection> connection_;
   UniqueFd listener_;
-  bool attached_ = false, told_started_ = false, told_exited_ = false, told_notices_ = false, told_ready_ = false;
+  bool attached_ = false, told_started_ = false, told_exited_ = false, told_ready_ = false;
   EventLoop::TimerId orphan_timer_ = 0;
 
   std::optional<v1::TaskSpec> spec_;
   std::unique_ptr<sandbox::Sandbox> sandbox_;
   bool has_apart_ = false;  // something is mounted at "apart" in the task directory
   std::vector<std::string> notices_;
+  size_t told_notices_ = 0;
   bool started_ = false;
   int64_t started_us_ = 0;
   bool prepared_ = false, go_ = false, let_go_ = false;  // the gate
