@@ -287,6 +287,33 @@ TEST_F(AdminTest, WhatAProgramSavedIsNotLost) {
   EXPECT_TRUE(Transaction([&] { return state_->Saved("n1", word); }));
 }
 
+TEST_F(AdminTest, HowAProgramEndsTellsWhetherItHasSaved) {
+  struct Case {
+    int signal;
+    bool word;  // said that it is safe 90 s after its start, as the record of its end says
+    double lost_seconds;
+  };
+  for (const Case& c :
+       {Case{0, false, 0}, Case{SIGSEGV, false, 100}, Case{SIGUSR1, false, 100}, Case{SIGKILL, true, 10}}) {
+    Forget();
+    Register(SimpleNode("n1"));
+    v1::SubmitRequest request = Repeatable("a");
+    request.mutable_spec()->mutable_scheduling()->set_saves(true);
+    const auto job = Submit(request);
+    Report("n1", ReportOf(job.placement(), v1::RUNNING));
+    const int64_t began = clock_.Wall();
+    clock_.AdvanceSeconds(100);
+    EXPECT_EQ(ChangeJob(job.job(), v1::ChangeJobs::REQUEUE).problems_size(), 0);
+    v1::AttemptReport left = ReportOf(job.placement(), v1::COMPLETING);
+    left.mutable_exit()->set_kind(v1::ExitRecord::PREEMPTED_BY_JOB);
+    left.mutable_exit()->set_signal(c.signal);
+    left.mutable_exit()->set_started_us(began);
+    if (c.word) left.mutable_exit()->set_saved_us(began + 90'000'000);
+    Report("n1", left);
+    EXPECT_NEAR(static_cast<double>(InfoOf(job.job()).lost_us()), c.lost_seconds * 1e6, 1e6) << c.signal;
+  }
+}
+
 // Who takes the room of `victim`, which has run for this long.
 class StopModeTest : public AdminTest {
  protected:

@@ -80,6 +80,12 @@ Status State::Report(JobRow& job, PodRow& pod, const v1::AttemptReport& report) 
     job.started_us = started;
     changed = true;
   }
+  if (const int64_t saved = report.exit().saved_us(); saved > 0 && job.started_us > 0) {
+    // The last word may not have come by itself: see Saved.
+    const int64_t now = clock_->Wall();
+    job.saved_us = std::max(job.saved_us, std::clamp(saved, std::min(job.started_us, now), now));
+    changed = true;
+  }
   VRUN_TRY(SavePod(job, pod));
   if (IsGang(job)) {
     changed = NoteEnd(job, pod, all_had_run) || changed;
@@ -219,7 +225,9 @@ core::Micros State::LostWork(const JobRow& job, bool retried) {
     ran = ran || record.started_us() > 0;
     // Where a rank had ended by itself before, there is nothing to save.
     if (record.kind() == v1::ExitRecord::EXITED) continue;
-    saved = saved && record.started_us() > 0 && record.signal() != SIGKILL;
+    // One that a signal has ended did not get to the end of its save, or did not know the signal. If it had said that
+    // it is safe, LostBy knows since when.
+    saved = saved && record.started_us() > 0 && record.signal() == 0;
   }
   if (!ran) return 0;
   if (saved) {
