@@ -110,7 +110,7 @@ Status RegisterNode(State& state, const std::string& name, const v1::Register& r
   node.last_heard = state.clock().Monotonic();
   LogInfo("node {} of pool {} has registered with {} attempts", Escape(name), Escape(row.pool),
           request.attempts_size());
-  return {};
+  return state.Reconnected(name);
 }
 
 Status Heard(State& state, const std::string& name) {

@@ -402,6 +402,22 @@ TEST_F(GangTest, ARestartedHostEndsTheAttemptAndNamesItself) {
   }
 }
 
+TEST_F(GangTest, AGangDoesNotBeginWhileANodeIsAway) {
+  Cluster(2);
+  Submit(GangJob("r1", 2, 3));
+  const Pods pods = Started();
+  ASSERT_EQ(pods.size(), 2u);
+  Ready(pods[0]);
+  ASSERT_TRUE(Transaction([&] {
+    state_->Disconnected(pods[0].node());
+    return Status();
+  }));
+  Ready(pods[1]);
+  EXPECT_TRUE(Went().empty());
+  Back(pods[0].node(), {ReadyOf(pods[0])});
+  EXPECT_EQ(Went(), (std::set<uint32_t>{0, 1}));
+}
+
 TEST_F(GangTest, AControllerThatIsStartedAgainGoesOnFromEveryState) {
   for (int crash = 0; crash < 8; ++crash) {
     SCOPED_TRACE(crash);

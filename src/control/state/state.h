@@ -165,6 +165,8 @@ class State {
   // For a pod that its node does not know, although it was not restarted: it never got the order, or has lost its
   // journal.
   Status PodUnknown(uint64_t id, uint32_t pod);
+  // A node is there again: gangs that waited only for it begin.
+  Status Reconnected(const std::string& node);
   // Repeats the orders about a pod to its node, after the node was away.
   Status SendOrders(uint64_t id, uint32_t pod);
   // The writes of a pod of an earlier attempt have reached home, or were lost with their node.
@@ -323,6 +325,7 @@ class State {
   // The job, if this pod of its present attempt is on the node and not over.
   JobRow* JobOf(const std::string& node, uint64_t id, uint32_t attempt, uint32_t pod);
   Status Report(JobRow& job, PodRow& pod, const v1::AttemptReport& report);
+  bool NodesAreThere(const JobRow& job) const;
   // What follows from a change of the pods. `held`: HoldsResources before it. `changed`: the job's own row has changed.
   Status Settle(JobRow& job, bool held, bool changed);
   // What follows for the others from the end of a pod's command. Returns whether the job's row has changed.

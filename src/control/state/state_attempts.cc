@@ -141,6 +141,22 @@ void State::EndGang(JobRow& job, Ending why, uint32_t pod, const std::string& fa
   }
 }
 
+// A pod that was ready may be gone with its host. That is known when its node has registered again, or is lost.
+bool State::NodesAreThere(const JobRow& job) const {
+  return std::all_of(job.pods.begin(), job.pods.end(), [this](const PodRow& pod) {
+    const auto node = nodes_.find(pod.node);
+    return node != nodes_.end() && node->second.connected;
+  });
+}
+
+Status State::Reconnected(const std::string& node) {
+  for (const auto& [id, pod] : PodsOn(node)) {
+    const auto it = jobs_.find(id);
+    if (it != jobs_.end() && MayGo(it->second)) VRUN_TRY(Settle(it->second, HoldsResources(it->second), false));
+  }
+  return {};
+}
+
 Status State::Settle(JobRow& job, bool held, bool changed) {
   const bool ended = CommandsEnded(job);
   if (ended && held && RunsAgain(job)) return RunAgain(job);
@@ -155,7 +171,7 @@ Status State::Settle(JobRow& job, bool held, bool changed) {
   } else if (ended) {
     const auto lost = [](const PodRow& pod) { return pod.state == v1::LOST; };
     state = std::any_of(job.pods.begin(), job.pods.end(), lost) ? v1::LOST : v1::COMPLETING;
-  } else if (MayGo(job)) {
+  } else if (MayGo(job) && NodesAreThere(job)) {
     state = v1::RUNNING;
     job.started_us = clock_->Wall();
     job.failed_starts = 0;
