@@ -45,6 +45,15 @@ Status Validate(const std::string& name, const v1::Register& request) {
   return {};
 }
 
+// Its node found what was left of it, and no record of its end: as if the node did not know it.
+bool DiedWithItsHost(State& state, const std::string& node, const v1::AttemptReport& report) {
+  if (!IsOver(report.state()) || report.exit().kind() != v1::ExitRecord::START_FAILED) return false;
+  const auto job = state.jobs().find(report.job());
+  if (job == state.jobs().end() || job->second.epoch != report.epoch()) return false;
+  const auto pods = state.PodsOn(node);
+  return std::find(pods.begin(), pods.end(), std::pair(report.job(), report.pod())) != pods.end();
+}
+
 }  // namespace
 
 Status RegisterNode(State& state, const std::string& name, const v1::Register& request) {
@@ -74,9 +83,13 @@ Status RegisterNode(State& state, const std::string& name, const v1::Register& r
   registered.mutable_registered()->set_s3(tier != nullptr && !tier->state().bucket().empty());
   state.outbox().to_nodes.emplace_back(name, std::move(registered));
 
+  const std::string restarted = "node " + Escape(name) + " was restarted while the job was on it";
   std::set<std::tuple<uint64_t, uint32_t, uint32_t>> listed;  // job, attempt, pod
   for (const v1::AttemptReport& report : request.attempts()) {
     listed.emplace(report.job(), report.attempt(), report.pod());
+    if (rebooted && DiedWithItsHost(state, name, report)) {
+      VRUN_TRY(state.PodGone(report.job(), report.pod(), Ending::kPodLost, restarted));
+    }
     VRUN_TRY(state.Apply(name, report));
   }
   for (const auto& [id, pod] : state.PodsOn(name)) {
@@ -87,8 +100,7 @@ Status RegisterNode(State& state, const std::string& name, const v1::Register& r
     if (listed.contains({id, it->second.attempt, pod})) {
       VRUN_TRY(state.SendOrders(id, pod));
     } else if (rebooted) {
-      VRUN_TRY(
-          state.PodGone(id, pod, Ending::kPodLost, "node " + Escape(name) + " was restarted while the job was on it"));
+      VRUN_TRY(state.PodGone(id, pod, Ending::kPodLost, restarted));
     } else {
       VRUN_TRY(state.PodUnknown(id, pod));
     }

@@ -402,6 +402,28 @@ TEST_F(GangTest, ARestartedHostEndsTheAttemptAndNamesItself) {
   }
 }
 
+TEST_F(GangTest, WhatAHostFindsOfItsPodsAfterItsRestartIsNoFailureOfTheJob) {
+  for (const uint32_t pods_asked : {1u, 2u}) {
+    for (const bool begun : {false, true}) {
+      Forget();
+      Cluster(2);
+      Submit(Requeued(GangJob("r1", pods_asked, 3)));
+      const Pods pods = Started();
+      ASSERT_EQ(pods.size(), pods_asked);
+      for (const v1::Placement& p : pods) Ready(p);
+      for (const v1::Placement& p : pods) {
+        if (begun) Report(p.node(), ReportOf(p, v1::RUNNING));
+      }
+      v1::AttemptReport found = ExitReport(pods[0], v1::FAILED, v1::ExitRecord::START_FAILED, 125);
+      found.mutable_exit()->set_reason("both were killed");
+      Back(pods[0].node(), {found}, 2);
+      for (size_t i = 1; i < pods.size(); ++i) Obeys(pods[i], v1::ExitRecord::GANG_ENDED);
+      EXPECT_EQ(Started().size(), pods_asked) << "it is started again";
+      EXPECT_EQ(StateOf(pods[0].job()), v1::STARTING);
+    }
+  }
+}
+
 TEST_F(GangTest, AGangDoesNotBeginWhileANodeIsAway) {
   Cluster(2);
   Submit(GangJob("r1", 2, 3));

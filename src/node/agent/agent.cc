@@ -93,11 +93,20 @@ std::string HostsLines(const AgentOptions& o) {
   return line + "\n";
 }
 
-// Changes at every boot of the host: attempts recorded under another boot id are certainly over.
+// When the first process here was started, in ticks since the boot (proc(5), stat, field 22). "": not known.
+std::string FirstProcessStart() {
+  const std::string stat = ReadFile("/proc/1/stat").value_or("");
+  size_t at = stat.rfind(')');  // the name before it may have spaces
+  for (int field = 2; field < 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
+  return at == std::string::npos ? "" : stat.substr(at + 1, stat.find(' ', at + 1) - at - 1);
+}
+
+// Changes at every boot of the host, and where the host is a container, at every start of it: attempts recorded under
+// another boot id are certainly over.
 uint64_t BootId() {
-  Result<std::string> text = ReadFile("/proc/sys/kernel/random/boot_id");
+  const std::string text = ReadFile("/proc/sys/kernel/random/boot_id").value_or("") + FirstProcessStart();
   uint64_t id = 0;
-  for (char c : text.value_or("")) id = id * 1099511628211u ^ static_cast<uint8_t>(c);
+  for (char c : text) id = id * 1099511628211u ^ static_cast<uint8_t>(c);
   return id;
 }
 
