@@ -621,7 +621,17 @@ void Agent::RecoverTask(const std::string& name) {
     record->set_node(options_.name);
     record->set_ended_us(WallMicros());
   }
+  const std::string kept = WritesKeptIn(directory, options_.name);
+  if (!kept.empty()) {
+    const std::string text = "the host ended before all writes were home: " + kept;
+    LogError("job {}: {}", key.job, text);
+    record->set_reason(record->reason().empty() ? text : record->reason() + "; " + text);
+    // Not a success, although the command exited with 0.
+    if (record->kind() == v1::ExitRecord::EXITED && record->exit_code() == 0) record->set_exit_code(125);
+  }
   Report(report);
+  if (!kept.empty()) return;
+  if (Status removed = RemoveTree(directory); !removed) LogError("{}", removed.error().message());
 }
 
 void Agent::Stop(bool kill_tasks) {

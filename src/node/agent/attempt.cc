@@ -6,6 +6,9 @@
 #include <netdb.h>
 #include <signal.h>
 
+#include <filesystem>
+#include <system_error>
+
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/files.h"
@@ -38,6 +41,19 @@ std::string NumericAddress(std::string host) {
 std::string Text(const std::string& what, const Error& error) { return what + ": " + error.message(); }
 
 }  // namespace
+
+std::string WritesKeptIn(const std::string& task_directory, const std::string& node) {
+  namespace fs = std::filesystem;
+  for (const char* place : {"/upper", "/kept"}) {
+    std::error_code error;
+    for (const fs::directory_entry& entry : fs::directory_iterator(task_directory + place, error)) {
+      // Empty directories are what was mounted on.
+      if (entry.symlink_status(error).type() == fs::file_type::directory && fs::is_empty(entry.path(), error)) continue;
+      return "they are kept on " + node + " in " + Escape(task_directory) + place;
+    }
+  }
+  return "";
+}
 
 Attempt::Attempt(AttemptHost* host, v1::StartAttempt order) : host_(host), order_(std::move(order)) {
   report_.set_job(job());
@@ -416,7 +432,11 @@ void Attempt::OnSupervisorClosed() {
     if (home_) home_->Fail(Error(Code::kInternal, text));
     return Finish();
   }
-  Fail(v1::ExitRecord::START_FAILED, "the task supervisor died: see the node's log");
+  const std::string kept = WritesKeptIn(directory(), host_->node_name());
+  Fail(v1::ExitRecord::START_FAILED,
+       "the task supervisor died: see the node's log" + (kept.empty() ? "" : "; its writes are not home: " + kept));
+  if (!kept.empty()) return;
+  if (Status removed = RemoveTree(directory()); !removed) LogError("{}", removed.error().message());
 }
 
 void Attempt::Stop(const v1::StopAttempt& stop) {

@@ -34,6 +34,10 @@
 
 namespace vrun::node {
 
+// "they are kept on NODE in ...", of writes that a killed supervisor has left in its task's directory, which are not
+// home then; "" if there are none.
+std::string WritesKeptIn(const std::string& task_directory, const std::string& node);
+
 // The services that an attempt needs from its agent. All calls on the loop.
 class AttemptHost {
  public:
