@@ -19,7 +19,7 @@ import s3  # noqa: E402
 from cluster import SLOW, Bridge, Cluster, discard  # noqa: E402
 
 # The files that take longest come first, so that the workers are done at about the same time.
-LONGEST = """suites fs_restart cache trace s3 snapshot_s3 scheduler snapshot live frozen features bursts bad_days live_away peers run
+LONGEST = """suites gang_failures checkpoints defrag_deadlines fs_restart cache trace s3 snapshot_s3 scheduler snapshot live frozen features bursts bad_days live_away peers run
 live_in_place files""".split()
 TEST_SECONDS = int(os.environ.get("VRUN_E2E_SECONDS", "60"))
 
