@@ -10,7 +10,6 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ import time
 import lib
 import miniroot
 from cluster import Cluster, free_port, wait_until
+from slurm_local import Slurm
 
 GOAL_SRUN = 0.7          # of this issue; the product's goals are printed as lines of their own
 PRODUCT_SRUN, PRODUCT_MS = 0.4, 10.0
@@ -87,53 +87,6 @@ def crun(d):
     return ["/usr/bin/crun", "--root", str(d / "crun"), "--cgroup-manager", "disabled", "run", "-b", str(bundle), "bench"]
 
 
-def slurm(start, d):
-    """Debian's own Slurm with munge, one controller and one node, on loopback."""
-    for sub in ("state", "spool", "log", "munge"):
-        (d / sub).mkdir()
-    os.chmod(d / "munge", 0o755)
-    (d / "munge/key").write_bytes(os.urandom(1024))
-    os.chmod(d / "munge/key", 0o400)
-    start(["/usr/sbin/munged", "--foreground", "--force", f"--key-file={d}/munge/key", f"--socket={d}/munge/socket",
-           f"--pid-file={d}/munge/pid", f"--seed-file={d}/munge/seed", f"--log-file={d}/munge/log"], d / "munged.log")
-    wait_until("munged answers", lambda: (d / "munge/socket").exists())
-    ctld, dport, host = free_port(), free_port(), socket.gethostname()
-    (d / "slurm.conf").write_text(f"""ClusterName=bench
-SlurmctldHost={host}(127.0.0.1)
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-AuthInfo=socket={d}/munge/socket
-CredType=cred/munge
-SlurmctldPort={ctld}
-SlurmctldPidFile={d}/ctld.pid
-SlurmdPidFile={d}/d.pid
-StateSaveLocation={d}/state
-SlurmdSpoolDir={d}/spool
-SlurmctldLogFile={d}/log/ctld
-SlurmdLogFile={d}/log/d
-CommunicationParameters=NoInAddrAny
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SwitchType=switch/none
-MpiDefault=none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SlurmdParameters=config_overrides
-SchedulerType=sched/backfill
-NodeName=bench NodeHostname={host} NodeAddr=127.0.0.1 Port={dport} CPUs=64 RealMemory=1000 State=UNKNOWN
-PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
-""")
-    env = dict(os.environ, SLURM_CONF=str(d / "slurm.conf"))
-    start(["/usr/sbin/slurmctld", "-D"], d / "log/ctld.out", env=env)
-    start(["/usr/sbin/slurmd", "-D", "-N", "bench"], d / "log/d.out", env=env)
-    argv = ["/usr/bin/srun", "-n1", "true"]
-    wait_until("srun answers", lambda: subprocess.run(argv, env=env, stderr=subprocess.DEVNULL, timeout=20).returncode == 0, 60)
-    return argv, env
-
-
 def main(arguments):
     parser = argparse.ArgumentParser(prog="bench/run launch", description=__doc__)
     parser.add_argument("--runs", type=int, default=200)
@@ -155,8 +108,8 @@ def main(arguments):
                 commands[key] = lambda argv=argv: lib.timed(argv)
             argv = crun(d / "crun")
             commands["crun"] = lambda argv=argv: hybrid.timed(argv)
-            argv_srun, env_srun = slurm(start, d / "slurm")
-            commands["srun"] = lambda: lib.timed(argv_srun, env_srun)
+            slurm = Slurm(start, d / "slurm")
+            commands["srun"] = lambda: lib.timed(["/usr/bin/srun", "-n1", "true"], slurm.env)
             commands["local"] = lambda: lib.timed(["/bin/true"])
             for key, run in list(commands.items()):
                 try:
