@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // vctl jobs, vctl job ID
+#include <algorithm>
+
 #include "base/escape.h"
 #include "cli/array/job_ids.h"
 #include "cli/base/home_connection.h"
@@ -14,12 +16,24 @@ namespace {
 enum Id { kAll };
 constexpr OptionSpec kJobsOptions[] = {{kAll, 'a', "all", Argument::kNone, "", "also those that are over"}};
 
+// Newest first, as the controller lists them, but elements behind their array and in their order.
+void PutElementsBehindArrays(v1::JobList* jobs) {
+  const auto array = [](const v1::JobInfo& job) { return job.array() != 0 ? job.array() : job.job(); };
+  std::stable_sort(jobs->mutable_jobs()->begin(), jobs->mutable_jobs()->end(),
+                   [&](const v1::JobInfo& a, const v1::JobInfo& b) {
+                     if (array(a) != array(b)) return array(a) > array(b);
+                     if ((a.array() != 0) != (b.array() != 0)) return a.array() == 0;
+                     return a.array_index() < b.array_index();
+                   });
+}
+
 Result<int> RunJobs(const CtlInvocation& invocation) {
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
   v1::Query query;
   query.mutable_list_jobs()->set_all(invocation.Has(kAll));
   VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
   if (!answer.has_jobs()) return Error(Code::kInternal, "home: unexpected answer instead of a list of jobs");
+  PutElementsBehindArrays(answer.mutable_jobs());
   Print(FormatJobs(answer.jobs(), invocation.format, invocation.headers));
   return 0;
 }

@@ -50,7 +50,10 @@ v1::JobList InQueue(v1::JobList all) {
   for (v1::JobInfo& job : waiting) {
     const uint64_t id = job.job();
     *out.add_jobs() = std::move(job);
-    for (v1::JobInfo& element : elements[id]) *out.add_jobs() = std::move(element);
+    std::vector<v1::JobInfo>& running = elements[id];
+    std::sort(running.begin(), running.end(),
+              [](const v1::JobInfo& a, const v1::JobInfo& b) { return a.array_index() < b.array_index(); });
+    for (v1::JobInfo& element : running) *out.add_jobs() = std::move(element);
   }
   return out;
 }
