@@ -143,7 +143,7 @@ def test_a_run_in_the_foreground_outlives_home_in_its_frozen_root(sturdy):
     held(c, 1)
     change_all(c)
     wait_until("copies are told", lambda: c.json("status")["frozen"]["kept_files"] > 0)
-    wait_until("its tree is on the disk", lambda: any(f.stat().st_size for f in c.home_state.glob("frozen/jobs/*")))
+    wait_until("its tree is on the disk", lambda: any(f.stat().st_size for f in c.home_state.glob("frozen/jobs/*") if ".tmp" not in f.name))
     end_home(c, signal.SIGTERM)
     out, err = p.communicate("\n", timeout=90)
     assert (p.returncode, out) == (0, expected), err
@@ -157,7 +157,7 @@ def test_what_is_lost_to_a_run_in_the_foreground_fails_it_and_is_named_once(stur
     p = c.popen("vrun", "--view=frozen", "--", "sh", "-c", "echo ready; read line; cat /root/proj/large; sleep 60; exit 0",
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert p.stdout.readline() == b"ready\n"
-    wait_until("its tree is on the disk", lambda: any(f.stat().st_size for f in c.home_state.glob("frozen/jobs/*")))
+    wait_until("its tree is on the disk", lambda: any(f.stat().st_size for f in c.home_state.glob("frozen/jobs/*") if ".tmp" not in f.name))
     os.kill(p.pid, signal.SIGSTOP)  # or it starts the next home
     end_home(c, signal.SIGKILL)
     with open(c.root / "root/proj/large", "r+b") as f:  # while nobody looks

@@ -278,7 +278,8 @@ def test_a_host_is_restarted_while_home_is_off(four, pods):
     job = submit(c, "--view=frozen", "-N", pods, "--", "sh", "-c",
                  "echo up $VRUN_RESTART_COUNT; [ $VRUN_RESTART_COUNT = 1 ] || exec sleep 300; echo over > /root/over")
     wait_until("it runs", lambda: output(c, job).count("up 0\n") == pods)
-    wait_until("its root is on the disk", lambda: any(f.stat().st_size for f in c.home_state.glob("frozen/jobs/*")))
+    root = c.home_state / f"frozen/jobs/{job}"   # it gets its name when it is complete
+    wait_until("its root is on the disk", lambda: root.exists() and root.stat().st_size)
     info = c.json("job", job)
     name = info["pods"][-1]["node"] if pods > 1 else info["node"]
     pid = c.pid_of("home")

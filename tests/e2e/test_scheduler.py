@@ -256,7 +256,8 @@ def test_home_is_killed_around_a_preemption(sturdy, moment):
     wait_until("it runs", lambda: out.exists() and out.read_text())
     if moment == "running":
         # Before that another test kills it: test_home_is_killed_before_the_tree_is_on_the_disk.
-        wait_until("its root is on the disk", lambda: any(f.stat().st_size for f in c.home_state.glob("frozen/jobs/*")))
+        root = c.home_state / f"frozen/jobs/{victim}"   # it gets its name when it is complete
+        wait_until("its root is on the disk", lambda: root.exists() and root.stat().st_size)
         kill_home()
     urgent = submit(c, "-G", "2", "--class", "production", "--no-requeue", "--", "sleep", "300")
     wait_for(c, urgent, "RUNNING")
