@@ -46,7 +46,7 @@ ROOMS = {
     "home": ["root/watch", "root", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "kept", "runs/command",
              "runs", "runs/pod", "runs/gang", "clients", "."],
     "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "task", "agent"],
-    "control": ["store", "tier", "places", "state", "state/arrays", "ops", "duties", "."],
+    "control": ["store", "tier", "places", "journal", "state", "state/arrays", "ops", "duties", "."],
     "cli": ["base", "array", "request", "host", "run", "ctl", "."],
 }
 TESTING = "testing"

@@ -23,6 +23,7 @@ int ExitStatus(const v1::ExitRecord& record) {
     case v1::ExitRecord::GANG_ENDED:        // only if the pod that failed has no record
     case v1::ExitRecord::PREEMPTED_BY_JOB:  // only for a job that was cancelled or lost before its next attempt
     case v1::ExitRecord::CANCELLED_BY_USER: return signaled ? kExitSignal + record.signal() : kExitNotStarted;
+    case v1::ExitRecord::LEFT_GANG: return 0;  // of a pod: it does not count
     default: return kExitUnknown;
   }
 }
@@ -56,6 +57,7 @@ std::string EndReason(const v1::ExitRecord& record) {
     case v1::ExitRecord::PREEMPTED_BY_JOB: return "stopped for another job";
     case v1::ExitRecord::CANCELLED_BY_USER: return "cancelled";
     case v1::ExitRecord::GANG_ENDED: return "another part of the job failed";
+    case v1::ExitRecord::LEFT_GANG: return "the job goes on without it";
     default: return "the node sent an exit record of an unknown kind";
   }
 }
@@ -71,6 +73,7 @@ v1::JobState EndState(const v1::ExitRecord& record) {
     case v1::ExitRecord::OUT_OF_MEMORY_KILL: return v1::OUT_OF_MEMORY;
     case v1::ExitRecord::PREEMPTED_BY_JOB:
     case v1::ExitRecord::CANCELLED_BY_USER: return v1::CANCELLED;
+    case v1::ExitRecord::LEFT_GANG: return v1::COMPLETED;
     default: return v1::FAILED;
   }
 }

@@ -17,7 +17,8 @@ inline constexpr int kExitNotFound = 127;
 inline constexpr int kExitSignal = 128;  // + the signal's number
 inline constexpr int kExitUnknown = 255;
 
-// The exit status of `vrun` for this record. Never 0 unless the command exited with 0.
+// The exit status of `vrun` for this record. Never 0 unless the command exited with 0, or is that of a pod that was
+// told to leave its job.
 int ExitStatus(const v1::ExitRecord& record);
 // The same for a job that is over, with or without a record.
 int ExitStatus(const v1::JobInfo& job);

@@ -14,6 +14,7 @@ namespace {
 bool WasEnded(const v1::ExitRecord& record) {
   switch (record.kind()) {
     case v1::ExitRecord::GANG_ENDED:
+    case v1::ExitRecord::LEFT_GANG:
     case v1::ExitRecord::PREEMPTED_BY_JOB:
     case v1::ExitRecord::CANCELLED_BY_USER:
     case v1::ExitRecord::TIME_LIMIT: return true;
@@ -64,6 +65,8 @@ bool IsGang(const v1::Gang& gang) { return MostPods(gang) > 1 || gang.ranks_per_
 
 uint32_t MostPods(const v1::Gang& gang) { return std::max(1u, gang.pods()); }
 
+uint32_t PodNumbers(const v1::Gang& gang) { return MostPods(gang) + (IsElastic(gang) ? kMostJoins : 0); }
+
 uint32_t RanksPerPod(const v1::Gang& gang) { return gang.launcher() ? 1 : std::max(1u, gang.ranks_per_pod()); }
 
 std::string SignalName(int signal) {
@@ -104,9 +107,12 @@ v1::ExitRecord GangRecord(std::span<const v1::ExitRecord> pods, const v1::Gang& 
     out.set_reason(ReasonOf(*first, pods, ranks, gang));
   } else {
     // All is well, or the pod that failed has left no record.
-    const auto ended = std::find_if(pods.begin(), pods.end(),
-                                    [](const v1::ExitRecord& pod) { return pod.kind() != v1::ExitRecord::EXITED; });
-    out = gang.launcher() || ended == pods.end() ? pods[0] : *ended;
+    const auto stayed = [](const v1::ExitRecord& pod) { return pod.kind() != v1::ExitRecord::LEFT_GANG; };
+    const auto ended = std::find_if(pods.begin(), pods.end(), [&](const v1::ExitRecord& pod) {
+      return pod.kind() != v1::ExitRecord::EXITED && stayed(pod);
+    });
+    const auto whole = std::find_if(pods.begin(), pods.end(), stayed);
+    out = !gang.launcher() && ended != pods.end() ? *ended : whole != pods.end() ? *whole : pods[0];
   }
   out.clear_ranks();
   out.set_pod(0);

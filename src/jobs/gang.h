@@ -15,6 +15,13 @@ namespace vrun {
 bool IsGang(const v1::Gang& gang);
 // Pods of an attempt, at most.
 uint32_t MostPods(const v1::Gang& gang);
+// The number of pods may change while the job runs (-N 2:8).
+inline bool IsElastic(const v1::Gang& gang) { return gang.min_pods() > 0 && gang.min_pods() < gang.pods(); }
+// Pods of an attempt are numbered in the order in which they come, and a number is not used again. After so many have
+// joined, an attempt grows no more.
+inline constexpr uint32_t kMostJoins = 1024;
+// The numbers that the pods of an attempt may have are below.
+uint32_t PodNumbers(const v1::Gang& gang);
 // Processes of a pod that home reads from. A launcher starts the processes itself: each pod then has one stream of each
 // kind.
 uint32_t RanksPerPod(const v1::Gang& gang);

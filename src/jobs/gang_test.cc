@@ -102,6 +102,21 @@ TEST(Gang, OnlyVictimsAreNoSuccess) {
   EXPECT_EQ(EndReason(record), "node n2 is lost");
 }
 
+TEST(Gang, PodsThatLeftDoNotCount) {
+  v1::Gang gang = Of(3);
+  gang.set_min_pods(1);
+  const v1::ExitRecord pods[] = {Pod(0, v1::ExitRecord::EXITED, 0), Pod(1, v1::ExitRecord::LEFT_GANG, 3),
+                                 Pod(5, v1::ExitRecord::EXITED, 0)};
+  const v1::ExitRecord record = GangRecord(pods, gang);
+  EXPECT_EQ(ExitStatus(record), 0);
+  EXPECT_EQ(EndState(record), v1::COMPLETED);
+  EXPECT_EQ(EndReason(record), "");
+  ASSERT_EQ(record.ranks_size(), 3);
+  EXPECT_TRUE(record.ranks(1).killed());
+  EXPECT_EQ(record.ranks(2).rank(), 5u);
+  EXPECT_EQ(EndState(pods[1]), v1::COMPLETED);
+}
+
 TEST(Gang, TheCommandOfALauncherDecides) {
   v1::Gang gang = Of(2, 4);
   gang.set_launcher(true);

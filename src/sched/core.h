@@ -68,6 +68,12 @@ struct JobEnded {
 struct JobResized {
   JobId job = 0;
 };
+// These pods of a running elastic gang have left their room without a Resize, because they could not start: the gang
+// goes on as it was before they were added. It does not grow again for a while.
+struct PodsGone {
+  JobId job = 0;
+  std::vector<PodPlace> pods;
+};
 // Announced or changed; ignored when Validate refuses it. A window is over at its end, or earlier when the event says
 // so.
 struct MaintenanceSet {
@@ -79,7 +85,7 @@ struct MaintenanceOver {
 // Only time has passed.
 struct Tick {};
 using Event = std::variant<NodeUp, NodeLost, NodeDrained, TeamSet, JobSubmitted, JobStarted, JobSaved, JobStopped,
-                           JobEnded, Tick, MaintenanceSet, MaintenanceOver, JobResized>;
+                           JobEnded, Tick, MaintenanceSet, MaintenanceOver, JobResized, PodsGone>;
 
 // --- actions ---
 
@@ -160,7 +166,7 @@ struct Hold {
 };
 
 // An elastic gang gets these additional pods at once, or must give up these pods. The latter is answered by JobResized
-// (or JobStopped, JobEnded); their room goes to `beneficiary`.
+// (or JobStopped, JobEnded); their room goes to `beneficiary`. New pods that cannot start are answered by PodsGone.
 struct Resize {
   JobId job = 0;
   std::vector<PodPlace> pods;

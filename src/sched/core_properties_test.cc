@@ -125,6 +125,14 @@ std::vector<Event> EventsOf(const Move& m, const World& w, JobId* next) {
       return {Tick{}};
     case 9:
       if (!w.running.empty() && m.b % 4 == 0) return {JobStopped{pick(w.running, m.a)->first, 0}};  // a failure
+      for (const auto& [id, pods] : w.running) {  // a pod that was added could not start
+        const Role& role = w.jobs.at(id).roles[0];
+        const auto workers = std::count_if(pods.begin(), pods.end(), [](const PodPlace& p) { return p.role == 0; });
+        if (role.segment > 1 || workers <= role.least() || w.shrinking.contains(id) || w.stopping.contains(id))
+          continue;
+        const auto last = std::find_if(pods.rbegin(), pods.rend(), [](const PodPlace& p) { return p.role == 0; });
+        return {PodsGone{id, {*last}}};
+      }
       return {Tick{}};
     default: {
       JobId id = (*next)++;

@@ -104,6 +104,40 @@ TEST(Elastic, OneThatEndsWhileItShrinksGivesAllOfIt) {
   EXPECT_TRUE(w.Runs(3));
 }
 
+TEST(Elastic, APodThatCannotStartIsGivenUpAndTriedAgainLater) {
+  World w;
+  w.Feed(Nodes(3, 8));
+  JobSpec firm = Gang(1, 1, 8);
+  firm.preemptible = false;
+  w.Feed({JobSubmitted{firm}}, kSecond);
+  w.Feed({JobSubmitted{Elastic(2, 1, 3, 8)}}, kSecond);
+  w.Feed({JobEnded{1}}, kHour);
+  ASSERT_EQ(w.running.at(2).size(), 3u);
+  w.Feed({PodsGone{2, {w.running.at(2).back()}}}, kSecond);
+  EXPECT_EQ(w.running.at(2).size(), 2u);
+  w.Run(100 * kSecond);
+  EXPECT_EQ(w.running.at(2).size(), 2u) << "not at once";
+  w.Feed({JobSubmitted{Gang(3, 1, 8)}}, kSecond);
+  EXPECT_TRUE(w.Runs(3)) << "its room is free";
+  w.Feed({JobEnded{3}}, kSecond);
+  w.Run(kHour);
+  EXPECT_EQ(w.running.at(2).size(), 3u);
+}
+
+TEST(Elastic, ItsFirstPodStays) {
+  World w;
+  w.Feed(Nodes(4, 8, 2));  // two racks
+  w.Feed({JobSubmitted{Elastic(1, 1, 4, 8)}}, kSecond);
+  ASSERT_EQ(w.running.at(1).size(), 4u);
+  const PodPlace first = w.running.at(1).front();
+  JobSpec rack = Gang(2, 2, 8);
+  rack.required = Level::kRack;
+  rack.estimate = 100 * kHour;
+  w.Feed({JobSubmitted{rack}}, kHour);
+  ASSERT_TRUE(w.shrinking.contains(1));
+  for (const PodPlace& pod : w.shrinking.at(1)) EXPECT_NE(pod, first);
+}
+
 TEST(Elastic, WorkIsCountedAtTheSizeThatItWasDoneWith) {
   World w;
   w.Feed(Nodes(1, 8));

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Get: one job, or an element of an array. The token, the command and its directory are for its own user only; of an
 // away job, the token and the snapshot also for the snapshot store, which serves it.
+#include <algorithm>
+
 #include "control/ops/ops.h"
+#include "control/state/gang.h"
 
 namespace vrun::control {
 
@@ -27,7 +30,11 @@ Result<v1::GetReply> Get(State& state, const rpc::Peer& peer, const v1::GetReque
   if (!may_know && !serves) return reply;
   if (state.IsPlaced(*job)) {
     if (auto first = state.PlacementOf(*job, 0)) *reply.mutable_placement() = *std::move(first);
-    for (uint32_t pod = 0; PodsAsked(*job) > 1 && pod < PodsAsked(*job); ++pod) {
+    uint32_t pods = PodsAsked(*job) > 1 ? static_cast<uint32_t>(job->pods.size()) : 0;
+    for (const PodRow& pod : job->leaving.pods) pods = std::max(pods, PodsAsked(*job) > 1 ? pod.pod + 1 : 0);
+    for (uint32_t pod = 0; pod < pods; ++pod) {
+      const bool gone = job->leaving.attempt == 0 && HasLeft(job->pods[pod]) && IsOver(job->pods[pod].state);
+      if (gone) continue;
       if (auto placement = state.PlacementOf(*job, pod)) *reply.add_placements() = *std::move(placement);
     }
   }

@@ -42,6 +42,7 @@ std::map<std::string, Use> UsedByNode(const State& state) {
     if (!HoldsResources(job)) continue;
     std::set<std::string> nodes;
     for (const PodRow& pod : job.pods) {
+      if (!HoldsRoom(pod)) continue;
       Use& use = used[pod.node];
       if (nodes.insert(pod.node).second) ++use.jobs;
       use.needs.milli_cpus += job.needs.milli_cpus;

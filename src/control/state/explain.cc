@@ -336,12 +336,23 @@ Status CheckFeasible(const core::State& state, const JobRow& job) {
   return Error(Code::kInvalid, "the request can never be met: " + why + asks + ": ask for less or choose another pool");
 }
 
-std::string PreemptionReason(const core::Preempt& preempt, const JobRows& jobs) {
-  std::string who = "job " + std::to_string(preempt.beneficiary);
-  if (auto it = jobs.find(preempt.beneficiary); it != jobs.end()) {
+namespace {
+
+std::string Who(core::JobId id, const JobRows& jobs) {
+  std::string who = "job " + std::to_string(id);
+  if (auto it = jobs.find(id); it != jobs.end()) {
     const v1::Scheduling& s = it->second.scheduling;
     who += std::string(" (") + kClasses[static_cast<int>(ClassOf(s.class_()))] + ", team " + Escape(s.team()) + ")";
   }
+  return who;
+}
+
+}  // namespace
+
+std::string RoomFor(core::JobId beneficiary, const JobRows& jobs) { return Who(beneficiary, jobs) + " needs its room"; }
+
+std::string PreemptionReason(const core::Preempt& preempt, const JobRows& jobs) {
+  const std::string who = Who(preempt.beneficiary, jobs);
   switch (preempt.reason) {
     case core::StopReason::kGuarantee: return who + " takes back what its team is guaranteed";
     case core::StopReason::kBackfill: return who + " takes the room that was kept for it";
@@ -350,7 +361,7 @@ std::string PreemptionReason(const core::Preempt& preempt, const JobRows& jobs) 
     case core::StopReason::kTurn: return who + " has waited for too long";
     case core::StopReason::kWorth: break;
   }
-  return who + " needs its room";
+  return RoomFor(preempt.beneficiary, jobs);
 }
 
 }  // namespace vrun::control

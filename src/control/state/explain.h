@@ -32,5 +32,7 @@ Status CheckFeasible(const sched::core::State& state, const JobRow& job);
 // Tells a victim which job takes its room, with that job's class and team: "job 12 (production, team research) needs
 // its room".
 std::string PreemptionReason(const sched::core::Preempt& preempt, const JobRows& jobs);
+// The same for pods that an elastic job gives up.
+std::string RoomFor(sched::core::JobId beneficiary, const JobRows& jobs);
 
 }  // namespace vrun::control

@@ -34,8 +34,8 @@ bool IsFailure(const v1::ExitRecord& record) {
 
 // Not why the pod failed, but what became of it.
 bool WasEnded(const v1::ExitRecord& record) {
-  return record.kind() == Kind::GANG_ENDED || record.kind() == Kind::PREEMPTED_BY_JOB ||
-         record.kind() == Kind::CANCELLED_BY_USER;
+  return record.kind() == Kind::GANG_ENDED || record.kind() == Kind::LEFT_GANG ||
+         record.kind() == Kind::PREEMPTED_BY_JOB || record.kind() == Kind::CANCELLED_BY_USER;
 }
 
 v1::JobState EndOf(const PodRow& pod, std::string* reason) {
@@ -78,9 +78,10 @@ Status CheckGang(const v1::RunSpec& spec) {
     return refuse("at least " + std::to_string(gang.min_pods()) + " nodes are asked for, but at most " +
                   std::to_string(pods) + ": correct -N");
   }
-  if (gang.min_pods() > 0 && gang.min_pods() < pods) {
-    return Error(Code::kUnsupported,
-                 "submit: a job whose number of nodes changes is not supported yet: give one number with -N");
+  if (IsElastic(gang) && gang.launcher()) {
+    return refuse(
+        "a program that starts the processes of all nodes itself (mpirun) cannot use nodes that come later: "
+        "give one number with -N");
   }
   if (ranks > kMostRanksPerPod || pods * ranks > kMostRanks) {
     return refuse(std::to_string(ranks) + " tasks on each of " + std::to_string(pods) + " nodes are asked for, " +
@@ -101,10 +102,32 @@ bool AllOver(const JobRow& job) {
   return std::all_of(job.pods.begin(), job.pods.end(), [](const PodRow& pod) { return IsOver(pod.state); });
 }
 
+bool HasLeft(const PodRow& pod) {
+  if (pod.membership == Membership::kFull) return false;
+  if (pod.membership == Membership::kDropped) return true;
+  const v1::ExitRecord record = RecordOf(pod);
+  if (record.kind() == Kind::LEFT_GANG) return true;
+  const bool none = record.kind() == Kind::KIND_UNSPECIFIED || record.kind() == Kind::START_FAILED;
+  return pod.membership == Membership::kLeaving && CommandEnded(pod) && none;
+}
+
+bool MayJoin(const JobRow& job, const PodRow& pod) {
+  const auto prepared = [](const PodRow& p) { return p.ready && p.state == v1::STARTING && p.exit.empty(); };
+  if (pod.membership != Membership::kJoining || !prepared(pod)) return false;
+  // Of a block, all or none.
+  return job.scheduling.segment() < 2 || std::all_of(job.pods.begin(), job.pods.end(), [&](const PodRow& p) {
+           return p.membership != Membership::kJoining || CommandEnded(p) || p.state != v1::STARTING || prepared(p);
+         });
+}
+
+bool IsMember(const JobRow& job, const PodRow& pod) {
+  return pod.membership == Membership::kFull || (job.state == v1::RUNNING && MayJoin(job, pod));
+}
+
 bool MayGo(const JobRow& job) {
   return IsGang(job) && job.state == v1::STARTING && job.ending == Ending::kNone && !job.cancelled &&
          job.stopping.empty() && std::all_of(job.pods.begin(), job.pods.end(), [](const PodRow& pod) {
-           return pod.ready && pod.state == v1::STARTING && pod.exit.empty();
+           return pod.membership != Membership::kFull || (pod.ready && pod.state == v1::STARTING && pod.exit.empty());
          });
 }
 
@@ -122,7 +145,10 @@ bool HasRun(const PodRow& pod) {
   }
 }
 
-bool AllHaveRun(const JobRow& job) { return std::all_of(job.pods.begin(), job.pods.end(), HasRun); }
+bool AllHaveRun(const JobRow& job) {
+  return std::all_of(job.pods.begin(), job.pods.end(),
+                     [](const PodRow& pod) { return pod.membership != Membership::kFull || HasRun(pod); });
+}
 
 bool Succeeded(const JobRow& job) {
   std::string unused;
@@ -131,7 +157,7 @@ bool Succeeded(const JobRow& job) {
 
 bool WasPreempted(const JobRow& job) {
   return std::any_of(job.pods.begin(), job.pods.end(), [](const PodRow& pod) {
-    return pod.state == v1::PREEMPTED || RecordOf(pod).kind() == Kind::PREEMPTED_BY_JOB;
+    return !HasLeft(pod) && (pod.state == v1::PREEMPTED || RecordOf(pod).kind() == Kind::PREEMPTED_BY_JOB);
   });
 }
 
@@ -166,6 +192,7 @@ int RuleFor(const v1::Scheduling& scheduling, const std::string& cause) {
 }
 
 std::string FailureOf(const JobRow& job, const PodRow& pod) {
+  if (HasLeft(pod)) return "";
   const v1::ExitRecord record = RecordOf(pod);
   const bool none = record.kind() == Kind::KIND_UNSPECIFIED;
   if (none ? !IsOver(pod.state) || pod.state == v1::CANCELLED || pod.state == v1::PREEMPTED : !IsFailure(record)) {
@@ -194,7 +221,7 @@ v1::JobState EndOf(const JobRow& job, std::string* reason) {
     return v1::FAILED;
   }
   const bool cancelled = std::any_of(job.pods.begin(), job.pods.end(), [](const PodRow& pod) {
-    return pod.state == v1::CANCELLED || RecordOf(pod).kind() == Kind::CANCELLED_BY_USER;
+    return !HasLeft(pod) && (pod.state == v1::CANCELLED || RecordOf(pod).kind() == Kind::CANCELLED_BY_USER);
   });
   *reason = job.failure;
   const bool gone = job.ending == Ending::kPodLost || job.ending == Ending::kPodGone;
@@ -212,6 +239,7 @@ v1::JobState EndOf(const JobRow& job, std::string* reason) {
   // What its node said of the worst one, if anything.
   v1::JobState state = v1::COMPLETED;
   for (const PodRow& pod : job.pods) {
+    if (HasLeft(pod)) continue;
     std::string why;
     if (const v1::JobState end = EndOf(pod, &why); end != v1::COMPLETED && state == v1::COMPLETED) {
       state = end;
@@ -226,12 +254,12 @@ std::string ExitOf(const JobRow& job) {
   if (job.pods.size() == 1) return job.pods[0].exit;
   v1::ExitRecord whole;
   std::pair<int, bool> worst{-1, false};
-  std::vector<v1::ExitRecord> records;
+  std::vector<v1::ExitRecord> records;  // empty for a pod that has never joined
   for (const PodRow& pod : job.pods) {
     if (!CommandEnded(pod)) return "";
-    records.push_back(RecordOf(pod));
+    records.push_back(pod.membership == Membership::kDropped ? v1::ExitRecord() : RecordOf(pod));
     const v1::ExitRecord& record = records.back();
-    if (record.kind() == Kind::KIND_UNSPECIFIED) continue;
+    if (record.kind() == Kind::KIND_UNSPECIFIED || HasLeft(pod)) continue;
     // What was ended because of the others does not hide how those ended.
     const std::pair<int, bool> status{WasEnded(record) ? 0 : ExitStatus(record), WasEnded(record)};
     if (status > worst) whole = record;
@@ -259,7 +287,8 @@ std::string ExitOf(const JobRow& job) {
     for (const std::string& path : r.conflict()) {
       if (whole.conflict_size() < 16) whole.add_conflict(path);
     }
-    if (job.gang.launcher() && i > 0) continue;  // it has no rank
+    if (job.gang.launcher() && i > 0) continue;                    // it has no rank
+    if (job.pods[i].membership == Membership::kDropped) continue;  // and neither has this one
     whole.mutable_ranks()->MergeFrom(r.ranks());
     if (r.ranks_size() > 0) continue;
     for (uint32_t rank = 0; rank < RanksPerPod(job); ++rank) {

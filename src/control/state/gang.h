@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "control/store/store.h"
+#include "jobs/gang.h"
 #include "proto/control.pb.h"
 
 namespace vrun::control {
@@ -20,8 +21,10 @@ constexpr uint32_t kMostFailedStarts = 3;
 
 inline uint32_t PodsAsked(const JobRow& job) { return job.gang.pods() == 0 ? 1 : job.gang.pods(); }
 inline uint32_t RanksPerPod(const JobRow& job) { return job.gang.ranks_per_pod() == 0 ? 1 : job.gang.ranks_per_pod(); }
-// Whether the attempt has several pods, which start together.
-inline bool IsGang(const JobRow& job) { return job.pods.size() > 1; }
+// The fewest pods with which it runs.
+inline uint32_t LeastPods(const JobRow& job) { return IsElastic(job.gang) ? job.gang.min_pods() : PodsAsked(job); }
+// Whether the attempt has several pods, which start together, or may come to have several.
+inline bool IsGang(const JobRow& job) { return job.pods.size() > 1 || (!job.pods.empty() && IsElastic(job.gang)); }
 
 // kInvalid: such a gang cannot be.
 Status CheckGang(const v1::RunSpec& spec);
@@ -29,7 +32,15 @@ Status CheckGang(const v1::RunSpec& spec);
 // Whether the pod's command has ended, or never will start. Its writes may reach home long after that.
 bool CommandEnded(const PodRow& pod);
 bool CommandsEnded(const JobRow& job);
+// While a job holds its room, it also holds that of pods that have ended, but not of those that it goes on without.
+inline bool HoldsRoom(const PodRow& pod) { return pod.membership == Membership::kFull || !CommandEnded(pod); }
 bool AllOver(const JobRow& job);
+// Its end says nothing about the job: it was told to leave, or could not join.
+bool HasLeft(const PodRow& pod);
+// A pod that was added is prepared, and so are those that it must start with.
+bool MayJoin(const JobRow& job, const PodRow& pod);
+// The other pods know it.
+bool IsMember(const JobRow& job, const PodRow& pod);
 // All pods are prepared, and nothing speaks against their start.
 bool MayGo(const JobRow& job);
 // Whether the pod's command has been executed.

@@ -7,8 +7,8 @@
 #include <map>
 #include <set>
 
-#include "control/state/journal.h"
-#include "control/testing/state_testing.h"
+#include "control/journal/journal.h"
+#include "control/testing/gang_testing.h"
 
 namespace vrun::control {
 namespace {
@@ -29,7 +29,6 @@ const Reasons kUnusedOfNode = {
     {"suspect", "State::FeedNode adds it for a node that could not start a pod"},
 };
 const Reasons kUnusedEvents = {
-    {"JobResized", "no job is elastic yet"},
     {"Tick", "the scheduler is run without an event when only time has passed"},
 };
 
@@ -243,6 +242,7 @@ const char* NameOf(const core::Tick&) { return "Tick"; }
 const char* NameOf(const core::MaintenanceSet&) { return "MaintenanceSet"; }
 const char* NameOf(const core::MaintenanceOver&) { return "MaintenanceOver"; }
 const char* NameOf(const core::JobResized&) { return "JobResized"; }
+const char* NameOf(const core::PodsGone&) { return "PodsGone"; }
 
 template <size_t... I>
 std::set<std::string> AllEvents(std::index_sequence<I...>) {
@@ -260,7 +260,8 @@ class EventsTest : public StateTest {
       v1::JournalSteps steps;
       EXPECT_TRUE(steps.ParseFromString(row));
       for (const v1::JournalStep& step : steps.steps()) {
-        for (const core::Event& event : *DecodeEvents(step)) {
+        const auto events = DecodeEvents(step);
+        for (const core::Event& event : *events) {
           names.insert(std::visit([](const auto& e) { return NameOf(e); }, event));
           if (const auto* set = std::get_if<core::MaintenanceSet>(&event)) {
             ExpectSent("Maintenance", FieldsOf(set->window));
@@ -270,7 +271,42 @@ class EventsTest : public StateTest {
     }
     return names;
   }
+  std::set<std::string> OfAnElasticJob();
 };
+
+// One that gives a pod to another job, and gets one that cannot be started.
+std::set<std::string> EventsTest::OfAnElasticJob() {
+  Forget();
+  for (const char* name : {"n1", "n2"}) Register(SimpleNode(name, 1));
+  v1::SubmitRequest request = GangJob("elastic", 3);
+  request.mutable_spec()->mutable_gang()->set_min_pods(1);
+  request.mutable_spec()->mutable_scheduling()->set_resize_seconds(0);
+  request.mutable_spec()->mutable_scheduling()->set_estimate_s(100'000);
+  Submit(request);
+  std::vector<v1::Placement> pods;
+  const auto started = [&] {
+    for (auto& [node, m] : std::exchange(sent_, {})) {
+      if (m.has_start()) pods.push_back(m.start().placement());
+    }
+  };
+  started();
+  for (const v1::Placement& p : pods) {
+    v1::AttemptReport ready = ReportOf(p, v1::STARTING);
+    ready.set_ready(true);
+    Report(p.node(), ready);
+  }
+  for (const v1::Placement& p : pods) Report(p.node(), ReportOf(p, v1::RUNNING));
+  clock_.AdvanceSeconds(600);
+  Register(SimpleNode("n3", 1));
+  started();
+  EXPECT_EQ(pods.size(), 3u);
+  Report("n3", ExitOf(pods.back(), v1::FAILED, v1::ExitRecord::START_FAILED, 0));
+  Transaction([&] { return state_->Drain("n3", true, "disk").has_value(); });
+  clock_.AdvanceSeconds(600);
+  Submit(SimpleJob("other"));
+  Report(pods[1].node(), ExitOf(pods[1], v1::COMPLETED, v1::ExitRecord::LEFT_GANG, 0));
+  return Sent();
+}
 
 // A day in the life of a controller.
 TEST_F(EventsTest, EveryEventIsSent) {
@@ -309,6 +345,7 @@ TEST_F(EventsTest, EveryEventIsSent) {
   EXPECT_TRUE(Transaction([&] { return store_->ClearJournal(); }));
   Restart();
   sent.merge(Sent());
+  sent.merge(OfAnElasticJob());
   std::set<std::string> expected = AllEvents(std::make_index_sequence<std::variant_size_v<core::Event>>());
   for (const auto& [name, reason] : kUnusedEvents) EXPECT_EQ(expected.erase(name), 1u) << name;
   EXPECT_EQ(sent, expected);

@@ -2,7 +2,7 @@
 // Preemption, teams, and the scheduler's journal, with a manual clock and no network.
 #include <random>
 
-#include "control/state/journal.h"
+#include "control/journal/journal.h"
 #include "control/testing/state_testing.h"
 #include "sched/engine/inspect.h"
 

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "control/journal/journal.h"
 #include "control/state/gang.h"
-#include "control/state/journal.h"
 
 namespace vrun::control {
 namespace {
@@ -124,6 +124,7 @@ core::NodeSpec SpecOf(const NodeRow& node) {
 core::JobStarted StartedOf(const JobRow& job, core::Micros since) {
   core::JobStarted started{job.id, {}, since};
   for (const PodRow& pod : job.pods) {
+    if (!HoldsRoom(pod)) continue;
     uint32_t mask = pod.gpu_mask;
     // Placed by an old version that did not choose GPUs. Any GPUs will do.
     if (mask == 0 && job.needs.gpus > 0) mask = (1u << std::min<int64_t>(job.needs.gpus, core::kMaxGpus)) - 1;

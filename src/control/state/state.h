@@ -251,6 +251,7 @@ class State {
   Status Carry(const sched::core::Preempt& preempt);
   Status Carry(const sched::core::Hold&) { return {}; }
   Status Carry(const sched::core::Resize& resize);
+  Status AddPod(JobRow& job, const sched::core::PodPlace& at, Membership membership);
   Status Carry(const sched::core::Admission& admission);
   Status Carry(const sched::core::Doomed& doomed);
   // A job that this one depends on whose command has ended but whose writes are not home yet; 0: none.
@@ -331,13 +332,26 @@ class State {
   // What follows for the others from the end of a pod's command. Returns whether the job's row has changed.
   bool NoteEnd(JobRow& job, const PodRow& pod, bool all_had_run);
   void EndGang(JobRow& job, Ending why, uint32_t pod, const std::string& failure);
-  void Bereave(JobRow& job, uint32_t pod, Ending why, const std::string& reason);
+  Status Bereave(JobRow& job, PodRow& pod, const PodRow& before, Ending why, const std::string& reason);
   Status LosePods(JobRow& job, const std::string& node, const std::string& reason);
   Status RunAgain(JobRow& job);
   sched::core::Micros LostWork(const JobRow& job, bool retried);
   Status BackToQueue(JobRow& job, sched::core::Micros lost, v1::JobState attempt_state, const std::string& reason);
   void AwaitStragglers(const JobRow& job);
   Status EndStragglers();
+
+  // --- elastic gangs (state_resize.cc) ---
+  Status Grow(JobRow& job, const sched::core::Resize& resize);
+  Status Shrink(JobRow& job, const sched::core::Resize& resize);
+  Status AskToLeave(JobRow& job, PodRow& pod, const std::string& why);
+  void TellResized(const JobRow& job, const std::vector<sched::core::PodPlace>& leaving);
+  // For a pod whose command has ended: if it leaves, its room is free; if it joins, it does so no more.
+  Status Departed(JobRow& job, PodRow& pod, const std::string& reason);
+  Status DismissJoining(JobRow& job);
+  // Tells pods to go that were added and are prepared.
+  void LetJoin(const JobRow& job);
+  void TellMembers(const JobRow& job);  // to all pods
+  void SendMembers(const JobRow& job, const PodRow& pod);
 
   // --- orders (state_orders.cc) ---
   Status SendStart(const JobRow& job);  // to all pods
@@ -347,6 +361,8 @@ class State {
   void SendPreempt(const JobRow& job);  // to all pods
   void SendPreempt(const JobRow& job, const PodRow& pod);
   void SendGangEnd(const JobRow& job, const PodRow& pod);
+  void SendResized(const JobRow& job, const PodRow& pod);
+  v1::GangPod SeenByOthers(const JobRow& job, const PodRow& pod) const;
 
   void FeedNode(const Node& node);
   void Suspect(const std::string& node, bool suspect);

@@ -66,11 +66,13 @@ Status State::Report(JobRow& job, PodRow& pod, const v1::AttemptReport& report) 
     if (pod.state != v1::LOST && state <= pod.state && !ready) return {};
   }
   const bool held = HoldsResources(job);
+  const bool had_ended = CommandEnded(pod);
   const bool all_had_run = report.exit().kind() == v1::ExitRecord::START_FAILED && AllHaveRun(job);
   bool changed = false;
   pod.state = state;
   pod.ready = pod.ready || ready;
   if (HasRecord(report)) pod.exit = report.exit().SerializeAsString();
+  if (pod.membership == Membership::kJoining && HasRun(pod)) pod.membership = Membership::kFull;
   if (state == v1::RUNNING) {
     Suspect(pod.node, false);
     changed = job.started_us == 0;
@@ -88,15 +90,18 @@ Status State::Report(JobRow& job, PodRow& pod, const v1::AttemptReport& report) 
   }
   VRUN_TRY(SavePod(job, pod));
   if (IsGang(job)) {
+    if (CommandEnded(pod) && !had_ended) VRUN_TRY(Departed(job, pod, report.exit().reason()));
     changed = NoteEnd(job, pod, all_had_run) || changed;
     // The node has lost what it knew and was given the order again, after the others had gone.
-    if (ready && job.state == v1::RUNNING && pod.state == v1::STARTING) SendGo(job, pod);
+    const bool again = pod.membership == Membership::kFull && pod.state == v1::STARTING;
+    if (ready && again && job.state == v1::RUNNING) SendGo(job, pod);
+    if (ready && !again) LetJoin(job);
   }
   return Settle(job, held, changed);
 }
 
 bool State::NoteEnd(JobRow& job, const PodRow& pod, bool all_had_run) {
-  if (!CommandEnded(pod)) return false;
+  if (!CommandEnded(pod) || HasLeft(pod)) return false;
   v1::ExitRecord record;
   (void)record.ParseFromString(pod.exit);
   const std::string failure = FailureOf(job, pod);
@@ -144,6 +149,7 @@ void State::EndGang(JobRow& job, Ending why, uint32_t pod, const std::string& fa
 // A pod that was ready may be gone with its host. That is known when its node has registered again, or is lost.
 bool State::NodesAreThere(const JobRow& job) const {
   return std::all_of(job.pods.begin(), job.pods.end(), [this](const PodRow& pod) {
+    if (IsOver(pod.state)) return true;
     const auto node = nodes_.find(pod.node);
     return node != nodes_.end() && node->second.connected;
   });
@@ -158,6 +164,7 @@ Status State::Reconnected(const std::string& node) {
 }
 
 Status State::Settle(JobRow& job, bool held, bool changed) {
+  VRUN_TRY(DismissJoining(job));
   const bool ended = CommandsEnded(job);
   if (ended && held && RunsAgain(job)) return RunAgain(job);
   if (ended && AllOver(job)) {
@@ -175,15 +182,19 @@ Status State::Settle(JobRow& job, bool held, bool changed) {
     state = v1::RUNNING;
     job.started_us = clock_->Wall();
     job.failed_starts = 0;
-    for (const PodRow& pod : job.pods) SendGo(job, pod);
+    for (const PodRow& pod : job.pods) {
+      if (pod.membership == Membership::kFull) SendGo(job, pod);
+    }
   }
   if (state != v1::LOST && !job.reason.empty()) {
     job.reason.clear();
     changed = true;
   }
   if (!changed && state == job.state) return {};
+  const bool began = state == v1::RUNNING && job.state == v1::STARTING;
   job.state = state;
   VRUN_TRY(Save(job));
+  if (began) LetJoin(job);  // what was added before the others had started
   if (!held || HoldsResources(job)) return {};
   const bool good = Succeeded(job);
   scheduler_.Feed(core::JobEnded{job.id, good, good});
@@ -240,7 +251,7 @@ core::Micros State::LostWork(const JobRow& job, bool retried) {
     (void)record.ParseFromString(pod.exit);
     ran = ran || record.started_us() > 0;
     // Where a rank had ended by itself before, there is nothing to save.
-    if (record.kind() == v1::ExitRecord::EXITED) continue;
+    if (record.kind() == v1::ExitRecord::EXITED || HasLeft(pod)) continue;
     // One that a signal has ended did not get to the end of its save, or did not know the signal. If it had said that
     // it is safe, LostBy knows since when.
     saved = saved && record.started_us() > 0 && record.signal() == 0;
@@ -307,9 +318,10 @@ Status State::LosePods(JobRow& job, const std::string& node, const std::string& 
     changed = true;
     // What a single process has come to is known when its node is back, and so are the last writes of a pod. A gang
     // cannot go on without one of its pods.
+    const PodRow before = pod;
     pod.state = !IsGang(job) || !pod.exit.empty() ? v1::LOST : v1::FAILED;
     VRUN_TRY(SavePod(job, pod));
-    if (pod.state == v1::FAILED) Bereave(job, pod.pod, Ending::kPodLost, reason);
+    if (pod.state == v1::FAILED) VRUN_TRY(Bereave(job, pod, before, Ending::kPodLost, reason));
   }
   if (!changed) return {};
   job.reason = reason;  // of a lost job
@@ -317,20 +329,28 @@ Status State::LosePods(JobRow& job, const std::string& node, const std::string& 
 }
 
 // A pod is gone for good.
-void State::Bereave(JobRow& job, uint32_t pod, Ending why, const std::string& reason) {
-  const bool goes_on = IsGang(job) && job.gang.no_kill() && job.state == v1::RUNNING;
-  if (!goes_on) return EndGang(job, why, pod, reason);
-  if (!job.failure.empty()) return;
-  job.failure = reason;
-  job.failed_pod = pod;
+Status State::Bereave(JobRow& job, PodRow& pod, const PodRow& before, Ending why, const std::string& reason) {
+  if (!CommandEnded(before)) VRUN_TRY(Departed(job, pod, reason));
+  if (pod.membership == Membership::kDropped || (pod.membership != Membership::kFull && !HasRun(before))) return {};
+  // Without its last writes the work of the job is not complete, but the others do not need it any more.
+  const bool left = pod.membership == Membership::kLeaving;
+  const bool goes_on = IsGang(job) && (left || (job.gang.no_kill() && job.state == v1::RUNNING));
+  if (!goes_on) {
+    EndGang(job, why, pod.pod, reason);
+  } else if (job.failure.empty()) {
+    job.failure = left ? reason + ", with writes of a pod that had left the job" : reason;
+    job.failed_pod = pod.pod;
+  }
+  return {};
 }
 
 Status State::PodGone(uint64_t id, uint32_t pod, Ending why, const std::string& reason) {
   JobRow& job = jobs_.at(id);
   const bool held = HoldsResources(job);
+  const PodRow before = job.pods[pod];
   job.pods[pod].state = v1::FAILED;
   VRUN_TRY(SavePod(job, job.pods[pod]));
-  Bereave(job, pod, why, reason);
+  VRUN_TRY(Bereave(job, job.pods[pod], before, why, reason));
   return Settle(job, held, true);
 }
 
@@ -340,14 +360,16 @@ Status State::PodUnknown(uint64_t id, uint32_t pod) {
   if (row.state != v1::STARTING) {
     return PodGone(id, pod, Ending::kPodGone, "node " + Escape(row.node) + " no longer has a record of the job");
   }
-  if (!job.cancelled && job.stopping.empty() && job.ending == Ending::kNone) {
+  const bool wanted = row.membership == Membership::kFull || row.membership == Membership::kJoining;
+  if (wanted && !job.cancelled && job.stopping.empty() && job.ending == Ending::kNone) {
     row.ready = false;
     VRUN_TRY(SavePod(job, row));
     return SendStart(job, pod, pod + 1);
   }
-  const bool held = HoldsResources(job);
-  row.state = !job.cancelled && job.ending == Ending::kNone ? v1::PREEMPTED : v1::CANCELLED;
+  const bool held = HoldsResources(job), ended = CommandEnded(row);
+  row.state = wanted && !job.cancelled && job.ending == Ending::kNone ? v1::PREEMPTED : v1::CANCELLED;
   VRUN_TRY(SavePod(job, row));
+  if (!ended) VRUN_TRY(Departed(job, row, "its node does not know it"));
   return Settle(job, held, true);
 }
 

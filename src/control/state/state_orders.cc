@@ -30,6 +30,9 @@ v1::StopAttempt StopOf(uint64_t job, uint32_t attempt, uint32_t pod, int32_t sig
   return stop;
 }
 
+// Its own signal for the end of an attempt.
+int32_t SignalOf(const JobRow& job) { return job.scheduling.signal() != 0 ? job.scheduling.signal() : SIGTERM; }
+
 v1::ControllerMessage MessageOf(v1::StopAttempt stop) {
   v1::ControllerMessage message;
   *message.mutable_stop() = std::move(stop);
@@ -60,13 +63,16 @@ Status State::SendStart(const JobRow& job, uint32_t first, uint32_t end) {
     start->set_array_min(MinIndex(array->row.array));
     start->set_array_max(MaxIndex(array->row.array));
   }
-  for (const PodRow& pod : job.pods) {
-    if (!IsGang(job)) break;
-    const auto node = nodes_.find(pod.node);
-    const bool known = node != nodes_.end() && !node->second.row.addresses.empty();
-    *start->add_pods() = GangPodOf(job, pod, known ? HostOf(node->second.row.addresses[0]) : pod.node);
-  }
   for (uint32_t pod = first; pod < end; ++pod) {
+    if (IsOver(job.pods[pod].state)) continue;
+    // The same for all, but that one that comes later knows itself too.
+    if (pod == first || IsElastic(job.gang)) {
+      start->clear_pods();
+      for (const PodRow& other : job.pods) {
+        if (!IsGang(job)) break;
+        if (IsMember(job, other) || other.pod == pod) *start->add_pods() = SeenByOthers(job, other);
+      }
+    }
     *start->mutable_placement() = *PlacementOf(job, pod);
     const std::string& node = job.pods[pod].node;
     if (pod + 1 == end) {
@@ -76,6 +82,12 @@ Status State::SendStart(const JobRow& job, uint32_t first, uint32_t end) {
     }
   }
   return {};
+}
+
+v1::GangPod State::SeenByOthers(const JobRow& job, const PodRow& pod) const {
+  const auto node = nodes_.find(pod.node);
+  const bool known = node != nodes_.end() && !node->second.row.addresses.empty();
+  return GangPodOf(job, pod, known ? HostOf(node->second.row.addresses[0]) : pod.node);
 }
 
 void State::SendGo(const JobRow& job, const PodRow& pod) {
@@ -104,9 +116,15 @@ void State::SendPreempt(const JobRow& job, const PodRow& pod) {
     stop->second.told = true;
     if (stop->second.mode != core::StopMode::kSave && job.scheduling.grace_s() == 0) grace = kShortGraceMillis;
   }
-  const int32_t signal = job.scheduling.signal() != 0 ? job.scheduling.signal() : SIGTERM;
-  v1::StopAttempt stop = StopOf(job.id, job.attempt, pod.pod, signal, grace);
+  v1::StopAttempt stop = StopOf(job.id, job.attempt, pod.pod, SignalOf(job), grace);
   stop.set_preempted(job.stopping);
+  outbox_.to_nodes.emplace_back(pod.node, MessageOf(std::move(stop)));
+}
+
+void State::SendResized(const JobRow& job, const PodRow& pod) {
+  if (job.cancelled || job.ending != Ending::kNone) return;  // it was told to end
+  v1::StopAttempt stop = StopOf(job.id, job.attempt, pod.pod, SignalOf(job), GraceMillis(job));
+  stop.set_resized(pod.leaving);
   outbox_.to_nodes.emplace_back(pod.node, MessageOf(std::move(stop)));
 }
 
@@ -142,9 +160,12 @@ Status State::SendOrders(uint64_t id, uint32_t pod) {
     if (!CommandEnded(row)) SendGangEnd(job, row);
   } else if (!job.stopping.empty()) {
     SendPreempt(job, row);
-  } else if (IsGang(job) && job.state == v1::RUNNING && row.state == v1::STARTING && row.ready) {
+  } else if (row.membership == Membership::kLeaving) {
+    if (!CommandEnded(row)) SendResized(job, row);
+  } else if (IsGang(job) && job.state == v1::RUNNING && row.state == v1::STARTING && row.ready && IsMember(job, row)) {
     SendGo(job, row);
   }
+  SendMembers(job, row);
   return {};
 }
 

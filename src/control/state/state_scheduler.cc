@@ -149,14 +149,20 @@ Status State::Decide() {
   const std::string row = scheduler_.TakeJournal();
   if (!row.empty()) VRUN_TRY(store_->AppendJournal(row));
   if (scheduler_.rows() < settings_.most_journal_rows) return {};
-  // Not while a job leaves for another one, because a new scheduler would not know that.
-  const bool calm = std::all_of(jobs_.begin(), jobs_.end(), [](const auto& j) { return j.second.stopping.empty(); });
+  // Not while a job, or a part of it, leaves for another one, because a new scheduler would not know that.
+  const bool calm = std::all_of(jobs_.begin(), jobs_.end(), [](const auto& j) {
+    const std::vector<PodRow>& pods = j.second.pods;
+    return j.second.stopping.empty() && std::all_of(pods.begin(), pods.end(), [](const PodRow& pod) {
+             return pod.membership != Membership::kLeaving || CommandEnded(pod);
+           });
+  });
   return calm ? LoadScheduler(true) : Status();
 }
 
 Status State::Carry(const core::Place& place) {
   auto it = jobs_.find(place.job);
-  if (it == jobs_.end() || it->second.state != v1::PENDING || place.pods.size() != PodsAsked(it->second)) {
+  if (it == jobs_.end() || it->second.state != v1::PENDING || place.pods.size() < LeastPods(it->second) ||
+      place.pods.size() > PodsAsked(it->second)) {
     LogError("job {}: the scheduler placed a job that does not wait", place.job);
     return {};
   }
@@ -165,18 +171,21 @@ Status State::Carry(const core::Place& place) {
   job.attempt += 1;
   job.epoch = ++epoch_;
   job.reason.clear();
-  for (const core::PodPlace& at : place.pods) {
-    PodRow& pod = job.pods.emplace_back();
-    pod.pod = static_cast<uint32_t>(job.pods.size() - 1);
-    pod.node = at.node;
-    pod.gpu_mask = at.gpu_mask;
-    VRUN_ASSIGN(pod.token, NewToken());
-    VRUN_TRY(store_->PutPod(job.id, job.attempt, pod));
-  }
+  for (const core::PodPlace& at : place.pods) VRUN_TRY(AddPod(job, at, Membership::kFull));
   VRUN_TRY(Save(job));
   VRUN_TRY(SaveAttempt(job, v1::STARTING, clock_->Wall(), 0));
   outbox_.pools.insert(job.pool);
   return StartHeldBack(job) ? Status() : SendStart(job);
+}
+
+Status State::AddPod(JobRow& job, const core::PodPlace& at, Membership membership) {
+  PodRow& pod = job.pods.emplace_back();
+  pod.pod = static_cast<uint32_t>(job.pods.size() - 1);
+  pod.node = at.node;
+  pod.gpu_mask = at.gpu_mask;
+  pod.membership = membership;
+  VRUN_ASSIGN(pod.token, NewToken());
+  return store_->PutPod(job.id, job.attempt, pod);
 }
 
 Status State::Carry(const core::Preempt& preempt) {
@@ -209,12 +218,6 @@ std::optional<int64_t> State::NextWake() const {
     if (!wake || in < *wake) wake = in;
   }
   return wake;
-}
-
-// For elastic gangs, which cannot be submitted here yet.
-Status State::Carry(const core::Resize& resize) {
-  LogError("job {}: the scheduler resized a job that is not elastic", resize.job);
-  return {};
 }
 
 Status State::Carry(const core::Admission& admission) {
@@ -287,8 +290,11 @@ v1::WhyAnswer State::Explain(const JobRow& job) {
   PutBlockers(BlockersOf(job), job.scheduling.hold(), &answer);
   answer.set_deadline(DeadlineOf(job.id));
   if (IsGang(job) && job.state == v1::STARTING) {
-    const auto ready = std::count_if(job.pods.begin(), job.pods.end(), [](const PodRow& pod) { return pod.ready; });
-    answer.set_summary(std::to_string(ready) + " of its " + std::to_string(job.pods.size()) + " pods are ready");
+    const auto full = [](const PodRow& pod) { return pod.membership == Membership::kFull; };
+    const auto all = std::count_if(job.pods.begin(), job.pods.end(), full);
+    const auto ready =
+        std::count_if(job.pods.begin(), job.pods.end(), [&](const PodRow& pod) { return full(pod) && pod.ready; });
+    answer.set_summary(std::to_string(ready) + " of its " + std::to_string(all) + " pods are ready");
   }
   if (!job.failure.empty())
     answer.set_summary(job.failure + (job.ending != Ending::kNone ? "; it is being ended" : ""));

@@ -96,6 +96,8 @@ CREATE TABLE arrays (
   job INTEGER PRIMARY KEY, array BLOB NOT NULL, waiting BLOB NOT NULL, next INTEGER NOT NULL, held BLOB NOT NULL,
   gated BLOB NOT NULL, completed INTEGER NOT NULL, failed INTEGER NOT NULL, cancelled INTEGER NOT NULL,
   exit BLOB NOT NULL);
+ALTER TABLE pods ADD COLUMN membership INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE pods ADD COLUMN leaving TEXT NOT NULL DEFAULT '';
 )"};
 constexpr int kSchemaVersion = static_cast<int>(std::size(kMigrations));
 
@@ -108,7 +110,7 @@ constexpr char kJobColumns[] =
 constexpr char kArrayColumns[] =
     "arrays.job, arrays.array, waiting, next, held, gated, completed, failed, arrays.cancelled, exit";
 
-constexpr char kPodColumns[] = "pod, node, token, gpu_mask, state, ready, exit";
+constexpr char kPodColumns[] = "pod, node, token, gpu_mask, state, ready, exit, membership, leaving";
 
 Code CodeOf(int sqlite_code) {
   switch (sqlite_code & 0xff) {
@@ -307,6 +309,8 @@ PodRow ReadPod(S& s) {
   pod.state = static_cast<v1::JobState>(s.Int());
   pod.ready = s.Int() != 0;
   pod.exit = s.Bytes();
+  pod.membership = static_cast<Membership>(s.Int());
+  pod.leaving = s.Bytes();
   return pod;
 }
 
@@ -445,11 +449,11 @@ Status SqliteStore::UpdateArray(const ArrayRow& row, bool sets) {
 
 Status SqliteStore::PutPod(uint64_t job, uint32_t attempt, const PodRow& pod) {
   Statement s(this,
-              "INSERT INTO pods (job, attempt, pod, node, token, gpu_mask, state, ready, exit) VALUES "
-              "(?,?,?,?,?,?,?,?,?) ON CONFLICT (job, attempt, pod) DO UPDATE SET state=excluded.state, "
-              "ready=excluded.ready, exit=excluded.exit");
+              "INSERT INTO pods (job, attempt, pod, node, token, gpu_mask, state, ready, exit, membership, leaving) "
+              "VALUES (?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (job, attempt, pod) DO UPDATE SET state=excluded.state, "
+              "ready=excluded.ready, exit=excluded.exit, membership=excluded.membership, leaving=excluded.leaving");
   s.Int(static_cast<int64_t>(job)).Int(attempt).Int(pod.pod).Text(pod.node).Blob(pod.token).Int(pod.gpu_mask);
-  s.Int(pod.state).Int(pod.ready).Blob(pod.exit);
+  s.Int(pod.state).Int(pod.ready).Blob(pod.exit).Int(static_cast<int64_t>(pod.membership)).Text(pod.leaving);
   return s.Run();
 }
 

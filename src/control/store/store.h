@@ -32,6 +32,14 @@ inline bool IsEnd(v1::JobState state) { return state >= v1::COMPLETED && state <
 // Of an attempt or a pod: it has ended and its writes are home.
 inline bool IsOver(v1::JobState state) { return IsEnd(state) || state == v1::PREEMPTED; }
 
+// How a pod belongs to an attempt whose number of pods changes. Numbers are stored.
+enum class Membership : uint8_t {
+  kFull = 0,
+  kJoining = 1,  // added while the attempt was there already; its command has not run yet
+  kLeaving = 2,  // told to leave: the attempt goes on without it. Also when it has left
+  kDropped = 3,  // it could not join
+};
+
 // One pod of an attempt: where it runs and how far it has come.
 struct PodRow {
   uint32_t pod = 0;  // index in the gang
@@ -41,6 +49,8 @@ struct PodRow {
   v1::JobState state = v1::STARTING;  // also PREEMPTED, as of an attempt
   bool ready = false;                 // all is prepared, and it waits for Go
   std::string exit;                   // serialized ExitRecord; "": none
+  Membership membership = Membership::kFull;
+  std::string leaving;  // why it was told to leave, for people
 };
 
 // Why the controller ends an attempt of its own accord. Numbers are stored.

@@ -13,6 +13,8 @@ namespace {
 constexpr size_t kMostSheds = 256;
 constexpr size_t kSpared = 32;
 constexpr int64_t kMostWorth = INT64_MAX / 4;
+// The node that could not start a pod is avoided (NodeSpec::suspect), but there may be no other.
+constexpr Micros kAfterFailedGrowth = 300 * kSecond;
 
 int64_t Scaled(int64_t omega_milli, Micros time) {
   return static_cast<int64_t>(std::min<__int128>(static_cast<__int128>(omega_milli) * time / kSecond, kMostWorth));
@@ -90,6 +92,7 @@ bool Core::GrowOne(JobIndex j) {
   const bool fresh = job.started == now_;
   const Micros cost = ResizeTime(job);
   const Micros quantum = static_cast<Micros>(static_cast<__int128>(cost) * policy_.quantum_factor / 1000);
+  if (now_ < job.no_growth_before) return false;
   if (pods >= part->most || !job.leaving.empty() || (!fresh && now_ - job.paced_since < quantum)) return false;
   Estimate(j);
   const size_t mark = cluster_.Mark();
@@ -145,7 +148,7 @@ void Core::TellGrown(JobIndex j, size_t from) {
 // --- shrinking ---
 
 // Blocks in the domain beyond their gangs' minimum, those on the emptiest nodes first, so that few nodes are cleared.
-// Each gang gives its last blocks, at most its surplus.
+// Each gang gives its last blocks, at most its surplus, and never the first one: the others meet at its first pod.
 std::vector<Core::Shed> Core::SurplusFor(const Job& beneficiary, Level level, Domain domain) const {
   std::vector<std::pair<std::pair<int64_t, NodeId>, Shed>> found;
   for (JobIndex v : elastic_) {
@@ -159,7 +162,7 @@ std::vector<Core::Shed> Core::SurplusFor(const Job& beneficiary, Level level, Do
       if (job.placement.roles[i] == part.role) mine.push_back(i);
     }
     const auto block = static_cast<size_t>(part.block());
-    for (size_t end = mine.size(); end >= block && surplus > 0; end -= block) {
+    for (size_t end = mine.size(); end >= 2 * block && surplus > 0; end -= block) {
       Shed shed{v, {mine.begin() + static_cast<int64_t>(end - block), mine.begin() + static_cast<int64_t>(end)}};
       const NodeId node = job.placement.rooms[shed.rooms[0]].node;
       if (cluster_.DomainOf(level, cluster_.node(node).position) != domain) continue;
@@ -303,6 +306,33 @@ void Core::On(const JobResized& e) {
   job.leaving.clear();
   job.leaving_roles.clear();
   VictimGone(std::exchange(job.shrink_for, kNoJob));
+}
+
+void Core::On(const PodsGone& e) {
+  const JobIndex j = IndexOf(e.job);
+  if (j == kNoJob || jobs_[j].phase != Phase::kRunning) return;
+  Job& job = jobs_[j];
+  const std::vector<PodPlace> pods = PodsAt(job.placement, 0);
+  Placement rest{{}, {}, job.placement.alternative};
+  std::vector<Room> gone;
+  for (size_t i = 0; i < pods.size(); ++i) {
+    const Room& room = job.placement.rooms[i];
+    if (std::find(e.pods.begin(), e.pods.end(), pods[i]) != e.pods.end()) {
+      gone.push_back(room);
+      continue;
+    }
+    rest.rooms.push_back(room);
+    rest.roles.push_back(job.placement.roles[i]);
+  }
+  if (gone.empty() || rest.rooms.empty()) return;
+  teams_.Release(job.team, job.charges, job.spec.preemptible, now_);
+  for (const Room& r : gone) cluster_.Release(r);
+  SetSize(j, std::move(rest));
+  Placement charged = job.placement;
+  charged.rooms.insert(charged.rooms.end(), job.leaving.begin(), job.leaving.end());
+  job.charges = ChargesOf(charged);
+  teams_.Take(job.team, job.charges, job.spec.preemptible, now_);
+  job.no_growth_before = now_ + kAfterFailedGrowth;
 }
 
 }  // namespace vrun::sched::core

@@ -57,6 +57,7 @@ struct Job {
   std::vector<Room> leaving;  // removed by a Resize but still occupied
   std::vector<int32_t> leaving_roles;
   JobIndex shrink_for = kNoJob;  // job whose claim includes that room
+  Micros no_growth_before = 0;   // because pods that were added could not start
 
   Placement placement;  // claiming, running, stopping
   std::vector<Teams::Charge> charges;
@@ -166,6 +167,7 @@ class Core {
   void On(const JobEnded& e);
   void On(const Tick&) {}
   void On(const JobResized& e);
+  void On(const PodsGone& e);
   void On(const MaintenanceSet& e);
   void On(const MaintenanceOver& e);
 

@@ -24,6 +24,13 @@ std::optional<JobView> InspectJob(const State& state, JobId id) {
   view.hold_start = job->hold.empty() ? 0 : job->hold_start;
   for (const NodeId n : job->hold) view.hold_nodes.push_back(state.core().cluster().node(n).spec.name);
   view.preemptions = job->preemptions;
+  const bool runs = view.phase == JobPhase::kRunning || view.phase == JobPhase::kStopping;
+  view.pods = runs ? job->placement.rooms.size() : 0;
+  for (size_t i = 0; i < job->leaving.size(); ++i) {
+    const Room& room = job->leaving[i];
+    view.leaving.push_back(
+        {job->leaving_roles[i], state.core().cluster().node(room.node).spec.name, room.mask(), room.mig_start()});
+  }
   return view;
 }
 

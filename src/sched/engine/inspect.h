@@ -25,6 +25,8 @@ struct JobView {
   Micros hold_start = 0;  // when held nodes are expected to be free; 0: it has no hold
   std::vector<std::string> hold_nodes;
   int32_t preemptions = 0;
+  size_t pods = 0;                // that have room, without those:
+  std::vector<PodPlace> leaving;  // removed by a Resize, but they still have their room
 };
 // nullopt when the job is unknown or gone.
 std::optional<JobView> InspectJob(const State& state, JobId job);

@@ -114,6 +114,11 @@ class World {
     if (const auto* e = std::get_if<JobSubmitted>(&event); e != nullptr && Validate(e->job)) jobs[e->job.id] = e->job;
     if (const auto* e = std::get_if<JobStopped>(&event)) Gone(e->job);
     if (const auto* e = std::get_if<JobResized>(&event)) Shrunk(e->job);
+    if (const auto* e = std::get_if<PodsGone>(&event); e != nullptr && !stopping.contains(e->job)) {
+      std::erase_if(running.at(e->job), [&](const PodPlace& pod) {
+        return std::find(e->pods.begin(), e->pods.end(), pod) != e->pods.end();
+      });
+    }
     if (const auto* e = std::get_if<JobEnded>(&event)) {
       Gone(e->job);
       jobs.erase(e->job);

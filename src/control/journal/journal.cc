@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "control/state/journal.h"
+#include "control/journal/journal.h"
 
 #include <optional>
 
@@ -11,7 +11,7 @@ namespace {
 namespace core = sched::core;
 using Body = v1::JournalEvent;
 
-static_assert(std::variant_size_v<core::Event> == 13, "a new event belongs into proto/journal.proto");
+static_assert(std::variant_size_v<core::Event> == 14, "a new event belongs into proto/journal.proto");
 static_assert(std::variant_size_v<core::Action> == 6, "a new action belongs into DigestOf");
 
 void Encode(const core::NodeUp& e, Body* out) {
@@ -107,17 +107,17 @@ void Encode(const core::JobSubmitted& e, Body* out) {
   for (const core::JobId id : job.after) j->add_after(id);
   for (const core::JobId id : job.after_ok) j->add_after_ok(id);
 }
+void Encode(const core::PodPlace& p, Body::JobStarted::Pod* pod) {
+  pod->set_role(p.role);
+  pod->set_node(p.node);
+  pod->set_gpus(p.gpu_mask);
+  pod->set_mig_start(p.mig_start);
+}
 void Encode(const core::JobStarted& e, Body* out) {
   Body::JobStarted* j = out->mutable_started();
   j->set_job(e.job);
   j->set_since_us(e.since);
-  for (const core::PodPlace& p : e.pods) {
-    auto* pod = j->add_pods();
-    pod->set_role(p.role);
-    pod->set_node(p.node);
-    pod->set_gpus(p.gpu_mask);
-    pod->set_mig_start(p.mig_start);
-  }
+  for (const core::PodPlace& p : e.pods) Encode(p, j->add_pods());
 }
 void Encode(const core::JobSaved& e, Body* out) {
   out->mutable_saved()->set_job(e.job);
@@ -135,6 +135,10 @@ void Encode(const core::JobEnded& e, Body* out) {
 }
 void Encode(const core::Tick&, Body* out) { out->set_tick(true); }
 void Encode(const core::JobResized& e, Body* out) { out->set_resized(e.job); }
+void Encode(const core::PodsGone& e, Body* out) {
+  out->mutable_pods_gone()->set_job(e.job);
+  for (const core::PodPlace& p : e.pods) Encode(p, out->mutable_pods_gone()->add_pods());
+}
 void Encode(const core::MaintenanceSet& e, Body* out) {
   Body::Maintenance* m = out->mutable_maintenance_set();
   m->set_name(e.window.name);
@@ -225,9 +229,17 @@ core::JobSubmitted Decode(const Body::JobSubmitted& j) {
   job.after_ok.assign(j.after_ok().begin(), j.after_ok().end());
   return e;
 }
+core::PodPlace Decode(const Body::JobStarted::Pod& p) {
+  return {p.role(), p.node(), p.gpus(), static_cast<int8_t>(p.mig_start())};
+}
 core::JobStarted Decode(const Body::JobStarted& j) {
   core::JobStarted e{j.job(), {}, j.since_us()};
-  for (const auto& p : j.pods()) e.pods.push_back({p.role(), p.node(), p.gpus(), static_cast<int8_t>(p.mig_start())});
+  for (const auto& p : j.pods()) e.pods.push_back(Decode(p));
+  return e;
+}
+core::PodsGone Decode(const Body::PodsGone& j) {
+  core::PodsGone e{j.job(), {}};
+  for (const auto& p : j.pods()) e.pods.push_back(Decode(p));
   return e;
 }
 
@@ -244,6 +256,7 @@ std::optional<core::Event> Decode(const Body& in) {
     case Body::kEnded: return core::JobEnded{in.ended().job(), in.ended().completed(), in.ended().succeeded()};
     case Body::kTick: return core::Tick{};
     case Body::kResized: return core::JobResized{in.resized()};
+    case Body::kPodsGone: return Decode(in.pods_gone());
     case Body::kMaintenanceSet: {
       const auto& m = in.maintenance_set();
       return core::MaintenanceSet{{m.name(), {m.nodes().begin(), m.nodes().end()}, m.from_us(), m.until_us()}};
