@@ -23,6 +23,9 @@
 namespace vrun::sandbox {
 namespace {
 
+constexpr const char kHostsFile[] = "hosts";  // in the task directory
+constexpr size_t kMostHosts = 4u << 20;
+
 Result<UniqueFd> MakeTmpfs(const char* mode, uint32_t owner, uint64_t size, unsigned attributes) {
   std::string id = std::to_string(owner);
   return NewMount("tmpfs", {{"mode", mode}, {"uid", id}, {"gid", id}, {"size", std::to_string(size)}}, attributes);
@@ -168,17 +171,16 @@ void ShowProcessors(int sys, const Spec& spec, PreparedMounts* mounts) {
 // The root's own file, followed by the node's names, so that home's entries take precedence. Read-only, so that a
 // command that edits it gets an error: the change could not go home. Best effort, as with the name servers.
 void AddHosts(int root, const Spec& spec, PreparedMounts* mounts) {
-  constexpr size_t kMost = 4u << 20;
   if (spec.hosts.empty()) return;
   Result<UniqueFd> target = OpenInRoot(root, "etc/hosts", 0);
   if (!target) return;
   struct stat st;
   if (::fstat(target->get(), &st) != 0 || !S_ISREG(st.st_mode)) return;
-  Result<std::string> own = ReadFile("/proc/self/fd/" + std::to_string(target->get()), kMost);
+  Result<std::string> own = ReadFile("/proc/self/fd/" + std::to_string(target->get()), kMostHosts);
   if (!own) return;
   const std::string lines = HostsWith(*own, spec.hosts);
   if (lines == *own) return;
-  CoverFile("hosts", lines, *std::move(target), spec, mounts);
+  CoverFile(kHostsFile, lines, *std::move(target), spec, mounts);
 }
 
 }  // namespace
@@ -201,6 +203,28 @@ std::string HostsWith(const std::string& file, const std::string& lines) {
   });
   if (added.empty()) return file;
   return file + (file.empty() || file.ends_with('\n') ? "" : "\n") + added;
+}
+
+Status ReplaceBelowRun(int run, const RunFile& file, uint32_t owner) {
+  const std::string path = BelowRun(file.path);
+  const size_t slash = path.rfind('/');
+  const std::string name = path.substr(slash + 1), next = "." + name + ".new";
+  // The sandbox's root owns these directories and may have put links there: they lead nowhere outside.
+  VRUN_ASSIGN(UniqueFd directory, OpenInRoot(run, path.substr(0, slash), O_DIRECTORY));
+  if (::unlinkat(directory.get(), next.c_str(), 0) != 0 && errno != ENOENT) return ErrnoError("replace " + file.path);
+  VRUN_TRY(WriteBelow(directory.get(), next, file.content, owner));
+  if (::renameat(directory.get(), next.c_str(), directory.get(), name.c_str()) != 0) {
+    return ErrnoError("replace " + file.path);
+  }
+  return {};
+}
+
+Status AddToHosts(const std::string& lines) {
+  Result<UniqueFd> file = OpenFile(kHostsFile, O_RDWR | O_APPEND, 0);
+  if (!file) return file.error().error_number() == ENOENT ? Status() : Status(tl::unexpected(file.error()));
+  VRUN_ASSIGN(std::string own, ReadFile(kHostsFile, kMostHosts));
+  const std::string all = HostsWith(own, lines);
+  return all.size() == own.size() ? Status() : WriteAll(file->get(), all.substr(own.size()));
 }
 
 bool IsLink(int directory, const char* name) {
@@ -232,7 +256,8 @@ Result<PreparedMounts> PrepareMounts(int root, const Spec& spec) {
   // Also separate where the root has a link there, which stays a link.
   if (spec.live_root || IsLink(root, "tmp")) VRUN_TRY(add(CloneMount(AT_FDCWD, "tmp", MOUNT_ATTR_NODEV), point("tmp")));
   VRUN_TRY(add(MakeRun(spec), point("run")));
-  const int run = mounts.list.back().mount.get();
+  mounts.run.Reset(::fcntl(mounts.list.back().mount.get(), F_DUPFD_CLOEXEC, 3));
+  const int run = mounts.run.get();
   AddResolvConf(root, run, spec, &mounts);
   AddHosts(root, spec, &mounts);
   if (!spec.program.empty()) AddProgram(run, spec, &mounts);

@@ -22,12 +22,19 @@ struct PreparedMounts {
   std::vector<PreparedMount> list;  // in order of attachment
   UniqueFd proc_target, pts_target, mqueue_target;
   UniqueFd job_socket;  // listens at kJobSocketPath
+  UniqueFd run;         // the tmpfs of /run
   UniqueFd dev;         // the tmpfs of /dev; its /dev/null covers the masked files of /proc
 };
 
 // Requires the task directory as working directory (its "tmp" becomes /tmp of a live root). `root` is the detached
 // overlay.
 Result<PreparedMounts> PrepareMounts(int root, const Spec& spec);
+
+// Replaces a file below /run, whose tmpfs is `run`: a reader sees the old or the new content.
+Status ReplaceBelowRun(int run, const RunFile& file, uint32_t owner);
+// Adds lines to the hosts file of a running sandbox, without names that it has. Requires the task directory as working
+// directory. Does nothing if the sandbox has its root's own file.
+Status AddToHosts(const std::string& lines);
 
 bool IsLink(int directory, const char* name);
 

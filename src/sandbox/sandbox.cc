@@ -115,6 +115,7 @@ Status Builder::MountTheRoot() {
 Status Builder::PrepareTheMounts() {
   VRUN_ASSIGN(mounts, PrepareMounts(root.get(), spec));
   sandbox->job_socket_ = std::move(mounts.job_socket);
+  sandbox->run_ = std::move(mounts.run);
   return {};
 }
 
@@ -262,6 +263,10 @@ void Sandbox::SendControl(uint32_t type, int32_t value) {
 void Sandbox::Go() { SendControl(static_cast<uint32_t>(ControlType::kGo), 0); }
 
 void Sandbox::EndWhenEmpty() { SendControl(static_cast<uint32_t>(ControlType::kEndWhenEmpty), 0); }
+
+Status Sandbox::Replace(const RunFile& file) { return ReplaceBelowRun(run_.get(), file, spec_.ids.base()); }
+
+Status Sandbox::AddHosts(const std::string& lines) { return AddToHosts(lines); }
 
 Result<UniqueFd> Sandbox::Exec(int32_t number, const std::vector<std::string>& argv,
                                const std::vector<std::string>& environment, const std::string& directory, int output,

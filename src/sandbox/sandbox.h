@@ -125,6 +125,11 @@ class Sandbox {
   // For Spec::job_socket: listens at kJobSocketPath.
   UniqueFd TakeJobSocket() { return std::move(job_socket_); }
 
+  // Replaces a file below /run, at once for all who read it.
+  Status Replace(const RunFile& file);
+  // Adds lines to /etc/hosts, without names that it has. Requires the task directory as working directory.
+  Status AddHosts(const std::string& lines);
+
   // The signal that stopped the command since the last call (Ctrl-Z, SIGSTOP); 0: none. Call after ReadControl.
   int TakeStop() { return std::exchange(stop_, 0); }
 
@@ -153,7 +158,7 @@ class Sandbox {
   std::map<uint32_t, UniqueFd> descriptors_;  // by number
   std::vector<ProcessStreams> rank_streams_;
   UniqueFd idle_output_, idle_error_;  // writers, so that the pipes do not end before there is a process
-  UniqueFd job_socket_;
+  UniqueFd job_socket_, run_;
   bool prepared_ = false;
   std::vector<ProcessEnd> rank_ends_, exec_ends_;
   std::vector<int> rank_statuses_;

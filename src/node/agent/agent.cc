@@ -464,6 +464,11 @@ void Agent::OnController(const v1::ControllerMessage& message) {
       if (it != attempts_.end()) it->second->Go();
       return;
     }
+    case v1::ControllerMessage::kMembers: {
+      const auto it = attempts_.find(AttemptKey::Of(message.members()));
+      if (it != attempts_.end()) it->second->SetMembers(message.members());
+      return;
+    }
     case v1::ControllerMessage::kExec: return OnExec(message.exec());
     case v1::ControllerMessage::kReportAck: {
       const AttemptKey key = AttemptKey::Of(message.report_ack());

@@ -38,6 +38,19 @@ std::string NumericAddress(std::string host) {
   return text;
 }
 
+// With 0, or as a pod that was told to leave its job.
+bool IsWell(const v1::ExitRecord& record) {
+  return record.kind() == v1::ExitRecord::LEFT_GANG ||
+         (record.kind() == v1::ExitRecord::EXITED && record.exit_code() == 0);
+}
+
+void SetFailed(const std::string& why, v1::ExitRecord* record) {
+  record->set_kind(v1::ExitRecord::EXITED);
+  record->set_exit_code(125);
+  record->set_signal(0);
+  record->set_reason(why);
+}
+
 std::string Text(const std::string& what, const Error& error) { return what + ": " + error.message(); }
 
 }  // namespace
@@ -310,6 +323,7 @@ void Attempt::OnHomeFrame(std::string frame) {
   switch (OneofField(frame)) {
     case v1::TaskUp::kAttach: return;  // only the first message of a stream attaches
     case v1::TaskUp::kGo:
+    case v1::TaskUp::kMembers:
     case v1::TaskUp::kExec: return;  // only this agent's
     default: break;
   }
@@ -325,9 +339,7 @@ void Attempt::AddToRecord(const v1::Release& release) {
   v1::ExitRecord* exit = report_.mutable_exit();
   exit->set_conflicts(release.conflicts());
   *exit->mutable_conflict() = release.conflict();
-  if (release.failed().empty() || exit->kind() != v1::ExitRecord::EXITED || exit->exit_code() != 0) return;
-  exit->set_exit_code(125);
-  exit->set_reason(release.failed());
+  if (!release.failed().empty() && IsWell(*exit)) SetFailed(release.failed(), exit);
 }
 
 void Attempt::OnSupervisorFrame(std::string frame) {
@@ -424,9 +436,12 @@ void Attempt::OnSupervisorClosed() {
                        " in " + Escape(directory()) + "/upper";
     LogError("job {}: {}", job(), text);
     v1::ExitRecord* exit = report_.mutable_exit();
-    if (exit->reason().empty()) exit->set_reason(text);
     // Not a success, although the command exited with 0.
-    if (exit->kind() == v1::ExitRecord::EXITED && exit->exit_code() == 0) exit->set_exit_code(125);
+    if (IsWell(*exit)) {
+      SetFailed(text, exit);
+    } else if (exit->reason().empty()) {
+      exit->set_reason(text);
+    }
     report_.set_state(EndState());
     host_->Report(report_);
     if (home_) home_->Fail(Error(Code::kInternal, text));
@@ -444,14 +459,17 @@ void Attempt::Stop(const v1::StopAttempt& stop) {
   if (state_ == State::kWaiting || state_ == State::kOpening) {
     if (!stop.preempted().empty()) return Fail(v1::ExitRecord::PREEMPTED_BY_JOB, stop.preempted());
     if (!stop.gang_ended().empty()) return Fail(v1::ExitRecord::GANG_ENDED, stop.gang_ended());
+    if (!stop.resized().empty()) return Fail(v1::ExitRecord::LEFT_GANG, stop.resized());
     return Fail(v1::ExitRecord::CANCELLED_BY_USER, "cancelled before it started", signal);
   }
   if (!supervisor_ || state_ != State::kRunning) return;
   v1::TaskUp up;
   up.mutable_signal()->set_signal(signal);
-  up.mutable_signal()->set_by_user_cancel(stop.preempted().empty() && stop.gang_ended().empty());
+  up.mutable_signal()->set_by_user_cancel(stop.preempted().empty() && stop.gang_ended().empty() &&
+                                          stop.resized().empty());
   up.mutable_signal()->set_preempted(stop.preempted());
   up.mutable_signal()->set_gang_ended(stop.gang_ended());
+  up.mutable_signal()->set_resized(stop.resized());
   supervisor_->Send(up.SerializeAsString());
 }
 
@@ -469,6 +487,16 @@ void Attempt::SendGo() {
   if (!supervisor_) return;
   v1::TaskUp up;
   up.set_go(true);
+  supervisor_->Send(up.SerializeAsString());
+}
+
+void Attempt::SetMembers(const v1::Members& members) {
+  *order_.mutable_pods() = members.pods();
+  if (!supervisor_ || state_ != State::kRunning) return;
+  v1::Members told = members;
+  for (v1::GangPod& pod : *told.mutable_pods()) pod.set_host(NumericAddress(pod.host()));
+  v1::TaskUp up;
+  up.set_members(told.SerializeAsString());
   supervisor_->Send(up.SerializeAsString());
 }
 
@@ -545,6 +573,7 @@ v1::JobState Attempt::EndState() const {
     case v1::ExitRecord::EXITED: return record.exit_code() == 0 ? v1::COMPLETED : v1::FAILED;
     case v1::ExitRecord::CANCELLED_BY_USER: return v1::CANCELLED;
     case v1::ExitRecord::PREEMPTED_BY_JOB: return v1::PREEMPTED;
+    case v1::ExitRecord::LEFT_GANG: return v1::COMPLETED;
     case v1::ExitRecord::TIME_LIMIT: return v1::TIMEOUT;
     case v1::ExitRecord::OUT_OF_MEMORY_KILL: return v1::OUT_OF_MEMORY;
     default: return v1::FAILED;

@@ -102,6 +102,8 @@ class Attempt {
   void Stop(const v1::StopAttempt& stop);
   // All pods of the gang are prepared: the command starts.
   void Go();
+  // The pods of the gang have changed.
+  void SetMembers(const v1::Members& members);
   // From another pod of the job.
   void Exec(const v1::ExecInPod& exec);
   // The agent stops for good: kills the task. Its record and its writes stay in its directory.

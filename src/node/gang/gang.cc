@@ -39,12 +39,15 @@ uint32_t Gang::ProcessesHere(const v1::StartAttempt& order) {
 }
 
 Gang::Gang(const v1::StartAttempt& order, const std::string& node)
-    : job_(order.placement().job()), attempt_(order.placement().attempt()), pod_(order.placement().pod()) {
-  std::map<std::string, uint32_t> numbers;
+    : job_(order.placement().job()), attempt_(order.placement().attempt()) {
+  std::map<std::string, uint32_t> counts;
   for (const v1::GangPod& in : order.pods()) {
     Pod pod;
+    pod.number = in.first_rank() / std::max(1u, in.ranks());
     pod.role = IsHostName(in.role()) ? in.role() : "worker";
-    pod.name = pod.role + "-" + std::to_string(numbers[pod.role]++);
+    // A pod keeps its name when others leave.
+    const auto others = static_cast<uint32_t>(pods_.size()) - counts[pod.role]++;
+    pod.name = pod.role + "-" + std::to_string(pod.number - std::min(pod.number, others));
     pod.node = in.node();
     pod.address = in.host();
     pod.first_rank = in.first_rank();
@@ -52,10 +55,15 @@ Gang::Gang(const v1::StartAttempt& order, const std::string& node)
     pod.gpus = in.gpus();
     pods_.push_back(std::move(pod));
   }
-  if (pods_.empty() || pod_ >= pods_.size()) {
-    pod_ = 0;
-    pods_.assign(1, Pod{"worker-0", "", "worker", node, "127.0.0.1", 0, 1, order.spec().resources().gpus()});
-    pods_[0].ranks = std::max(1u, order.spec().gang().ranks_per_pod());
+  const auto own = [&](const Pod& pod) { return pod.number == order.placement().pod(); };
+  index_ = static_cast<size_t>(std::find_if(pods_.begin(), pods_.end(), own) - pods_.begin());
+  if (index_ == pods_.size()) {  // a job of one pod, or a pod that leaves
+    Pod pod{order.placement().pod(), "", "", "worker", node, "127.0.0.1", 0, 1, order.spec().resources().gpus()};
+    pod.name = "worker-" + std::to_string(pod.number);
+    pod.ranks = std::max(1u, order.spec().gang().ranks_per_pod());
+    pod.first_rank = pod.number * pod.ranks;
+    left_ = !pods_.empty();
+    pods_.push_back(std::move(pod));
   }
   std::set<std::string> names;
   bool distinct = true;
@@ -69,12 +77,13 @@ Gang::Gang(const v1::StartAttempt& order, const std::string& node)
 std::optional<uint32_t> Gang::Find(std::string_view name) const {
   uint32_t number = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-  if (error == std::errc() && end == name.data() + name.size() && number < pods_.size()) return number;
+  const bool is_number = error == std::errc() && end == name.data() + name.size();
   const auto find = [&](auto matches) -> std::optional<uint32_t> {
     const auto it = std::find_if(pods_.begin(), pods_.end(), matches);
     if (it == pods_.end()) return std::nullopt;
-    return static_cast<uint32_t>(it - pods_.begin());
+    return it->number;
   };
+  if (auto pod = find([&](const Pod& p) { return is_number && p.number == number; })) return pod;
   if (auto pod = find([&](const Pod& p) { return p.name == name || p.host_name == name; })) return pod;
   if (auto pod = find([&](const Pod& p) { return p.node == name || p.address == name; })) return pod;
   const std::string_view first = name.substr(0, name.find('.'));
@@ -84,7 +93,7 @@ std::optional<uint32_t> Gang::Find(std::string_view name) const {
 std::string Gang::HostsLines() const {
   std::string lines;
   for (const Pod& pod : pods_) {
-    if (pod.address.empty()) continue;
+    if (pod.address.empty() || (left_ && pod.number == here().number)) continue;
     lines += pod.address + "\t" + pod.name;
     if (IsHostName(pod.node)) lines += " " + pod.node;
     lines += "\n";
@@ -94,13 +103,13 @@ std::string Gang::HostsLines() const {
 
 std::string Gang::MembersJson() const {
   std::string out = "{\"job\": " + std::to_string(job_) + ", \"attempt\": " + std::to_string(attempt_) +
-                    ", \"pod\": " + std::to_string(pod_) + ", \"pods\": [";
-  for (size_t i = 0; i < pods_.size(); ++i) {
-    const Pod& p = pods_[i];
-    out += (i == 0 ? "" : ", ") + std::string("{\"pod\": ") + std::to_string(i) + ", \"name\": " + Quoted(p.name) +
-           ", \"role\": " + Quoted(p.role) + ", \"node\": " + Quoted(p.node) + ", \"host\": " + Quoted(p.address) +
-           ", \"first_rank\": " + std::to_string(p.first_rank) + ", \"ranks\": " + std::to_string(p.ranks) +
-           ", \"gpus\": " + std::to_string(p.gpus) + "}";
+                    ", \"pod\": " + std::to_string(pod()) + ", \"pods\": [";
+  for (const Pod& p : pods_) {
+    if (left_ && p.number == here().number) continue;
+    out += (out.back() == '[' ? "" : ", ") + std::string("{\"pod\": ") + std::to_string(p.number) +
+           ", \"name\": " + Quoted(p.name) + ", \"role\": " + Quoted(p.role) + ", \"node\": " + Quoted(p.node) +
+           ", \"host\": " + Quoted(p.address) + ", \"first_rank\": " + std::to_string(p.first_rank) +
+           ", \"ranks\": " + std::to_string(p.ranks) + ", \"gpus\": " + std::to_string(p.gpus) + "}";
   }
   return out + "]}";
 }

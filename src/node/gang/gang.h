@@ -15,6 +15,7 @@ namespace vrun::node {
 class Gang {
  public:
   struct Pod {
+    uint32_t number = 0;
     std::string name;  // ROLE-NUMBER, numbered within its role
     std::string
         host_name;  // what its processes see as the host's name: the node's, unless several pods are on one node
@@ -31,12 +32,16 @@ class Gang {
   // The processes that the supervisor starts in this pod. 0: none; another pod starts them.
   static uint32_t ProcessesHere(const v1::StartAttempt& order);
 
+  // In order of their numbers, which have gaps where pods have left the job.
   const std::vector<Pod>& pods() const { return pods_; }
-  uint32_t pod() const { return pod_; }
-  const Pod& here() const { return pods_[pod_]; }
+  // The number of this pod.
+  uint32_t pod() const { return here().number; }
+  // Its place in pods().
+  size_t index() const { return index_; }
+  const Pod& here() const { return pods_[index_]; }
   uint32_t world_size() const { return world_size_; }
 
-  // By its number, its name, or the name of its node, with or without a domain.
+  // The number of a pod, by that number, its name, or the name of its node, with or without a domain.
   std::optional<uint32_t> Find(std::string_view name) const;
 
   // Lines for /etc/hosts: all names of all pods whose address is known.
@@ -47,7 +52,9 @@ class Gang {
 
  private:
   uint64_t job_;
-  uint32_t attempt_, pod_, world_size_ = 0;
+  uint32_t attempt_, world_size_ = 0;
+  size_t index_ = 0;
+  bool left_ = false;  // this pod is not among those that the job has now
   std::vector<Pod> pods_;
 };
 

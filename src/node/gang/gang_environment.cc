@@ -108,10 +108,10 @@ void SetSlurmJob(const v1::TaskSpec& spec, const Gang& gang, Environment* enviro
   for (const char* name : {"SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_STEP_NUM_NODES"}) set(name, nodes);
   for (const char* name : {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"}) set(name, Number(all_tasks));
   for (const char* name : {"SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"}) set(name, Counts(tasks));
-  set("SLURM_NTASKS_PER_NODE", Number(tasks[gang.pod()]));
+  set("SLURM_NTASKS_PER_NODE", Number(tasks[gang.index()]));
   set("SLURM_JOB_CPUS_PER_NODE", Counts(cpus));
-  set("SLURM_CPUS_ON_NODE", Number(cpus[gang.pod()]));
-  set("SLURM_CPUS_PER_TASK", Number(std::max(1u, cpus[gang.pod()] / std::max(1u, tasks[gang.pod()]))));
+  set("SLURM_CPUS_ON_NODE", Number(cpus[gang.index()]));
+  set("SLURM_CPUS_PER_TASK", Number(std::max(1u, cpus[gang.index()] / std::max(1u, tasks[gang.index()]))));
   if (run.resources().memory_bytes() != 0) set("SLURM_MEM_PER_NODE", Number(run.resources().memory_bytes() >> 20));
   if (gang.here().gpus != 0) {
     std::string gpus;
@@ -120,7 +120,7 @@ void SetSlurmJob(const v1::TaskSpec& spec, const Gang& gang, Environment* enviro
     set("SLURM_GPUS_PER_NODE", Number(gang.here().gpus));
     for (const char* name : {"SLURM_JOB_GPUS", "SLURM_STEP_GPUS"}) set(name, gpus);
   }
-  set("SLURM_NODEID", Number(gang.pod()));
+  set("SLURM_NODEID", Number(gang.index()));
   set("SLURMD_NODENAME", gang.here().host_name);
   set("SLURM_TOPOLOGY_ADDR", gang.here().host_name);
   set("SLURM_TOPOLOGY_ADDR_PATTERN", "node");
@@ -170,14 +170,17 @@ void SetVrunArray(const v1::StartAttempt& order, Environment* environment) {
 // and replaces RANK and the like for the processes that it starts.
 void SetTorchrun(const v1::StartAttempt& order, const Gang& gang, Environment* environment) {
   const std::string port = Number(MasterPort(order.placement().job())), master = gang.pods()[0].host_name;
-  const uint32_t least = order.spec().gang().min_pods();
+  const v1::Gang& asked = order.spec().gang();
   const std::string pods = Number(gang.pods().size());
   SetDefault(environment, "PET_NPROC_PER_NODE", Number(std::max(1u, gang.here().gpus)));
-  if (least != 0 && least < gang.pods().size()) {  // elastic: members meet, instead of being numbered in advance
-    SetDefault(environment, "PET_NNODES", Number(least) + ":" + pods);
+  if (asked.min_pods() != 0 &&
+      asked.min_pods() < asked.pods()) {  // elastic: members meet, instead of being numbered in advance
+    SetDefault(environment, "PET_NNODES", Number(asked.min_pods()) + ":" + Number(asked.pods()));
     SetDefault(environment, "PET_RDZV_BACKEND", "c10d");
     SetDefault(environment, "PET_RDZV_ENDPOINT", master + ":" + port);
     SetDefault(environment, "PET_RDZV_ID", Number(order.placement().job()));
+    // The processes of the others fail when a pod leaves, and are started again with those that are there.
+    SetDefault(environment, "PET_MAX_RESTARTS", "100");
     return;
   }
   SetDefault(environment, "PET_NNODES", pods);

@@ -44,6 +44,29 @@ TEST(Gang, PodsAreNumberedWithinTheirRole) {
   EXPECT_EQ("worker-1", gang.pods()[2].name);
 }
 
+TEST(Gang, PodsKeepTheirNumbersWhenOthersLeave) {
+  v1::StartAttempt order = Order({"n1", "n2", "n3", "n4"}, 2);
+  order.mutable_placement()->set_pod(3);
+  order.mutable_pods()->DeleteSubrange(1, 2);
+  const Gang gang(order, "n4");
+  EXPECT_EQ(3u, gang.pod());
+  EXPECT_EQ(1u, gang.index());
+  EXPECT_EQ("worker-3", gang.here().name);
+  EXPECT_EQ(6u, gang.here().first_rank);
+  EXPECT_EQ(3u, gang.Find("worker-3").value_or(99));
+  EXPECT_EQ(3u, gang.Find("3").value_or(99));
+  EXPECT_FALSE(gang.Find("1"));
+  EXPECT_NE(std::string::npos, gang.MembersJson().find("\"pods\": [{\"pod\": 0, ")) << gang.MembersJson();
+  EXPECT_NE(std::string::npos, gang.MembersJson().find("}, {\"pod\": 3, \"name\": \"worker-3\""));
+  // One that has to leave is not among them, and still knows who it is.
+  order.mutable_placement()->set_pod(1);
+  const Gang leaves(order, "n2");
+  EXPECT_EQ("worker-1", leaves.here().name);
+  EXPECT_EQ(2u, leaves.here().first_rank);
+  EXPECT_NE(std::string::npos, leaves.MembersJson().find("\"pod\": 1, \"pods\": [{\"pod\": 0, "));
+  EXPECT_EQ(std::string::npos, leaves.MembersJson().find("worker-1"));
+}
+
 TEST(Gang, FindsAPodByAnyOfItsNames) {
   const Gang gang(Order({"n1.example.org", "n2.example.org"}), "n1.example.org");
   for (const char* name : {"1", "worker-1", "n2.example.org", "n2", "10.0.0.2", "worker-1.example.org"}) {

@@ -128,6 +128,7 @@ void JobSocket::Handle(uint64_t id, std::string_view line) {
   if (key == "SAVED") {
     if (value == "1") events_.on_saved();
   } else if (key == "MEMBERS") {
+    connection.wants_members = true;
     Write(id, "MEMBERS", events_.members());
   } else if (key == "EXEC") {
     connection.has_exec = true;
@@ -155,6 +156,14 @@ void JobSocket::Answer(uint64_t id, const std::string& key, const std::string& v
   const bool last = it->second.ended && it->second.unanswered == 0;
   Write(id, key, value);
   if (last) Drop(id);
+}
+
+void JobSocket::TellMembers() {
+  std::vector<uint64_t> all;
+  for (const auto& [id, connection] : connections_) {
+    if (connection.wants_members && !connection.ended) all.push_back(id);
+  }
+  for (uint64_t id : all) Write(id, "MEMBERS", events_.members());
 }
 
 void JobSocket::Write(uint64_t id, const std::string& key, const std::string& value) {

@@ -4,7 +4,7 @@
 // A stream of lines KEY=value, in the spirit of sd_notify(3). In a value, a newline is written \n and a backslash \\.
 //
 //   SAVED=1     the program's state is safe. No answer.
-//   MEMBERS=1   answer: MEMBERS={...}, as in /run/vrun/members.json
+//   MEMBERS=1   answer: MEMBERS={...}, as in /run/vrun/members.json, and again whenever that has changed
 //   EXEC=POD    starts a process in a pod of the job, which is named by its number, name or node. These lines follow:
 //               ARG=... for each argument, ENV=NAME=value, DIRECTORY=..., and START=1. The answer comes when the
 //               process has ended: EXITED=STATUS, SIGNALED=NUMBER or PROBLEM=TEXT.
@@ -40,6 +40,8 @@ class JobSocket {
   void Listen(UniqueFd listener);
   // To the process that on_exec asked for. The connection may be closed meanwhile.
   void Answer(uint64_t connection, const std::string& key, const std::string& value);
+  // The members have changed.
+  void TellMembers();
   // Reads everything that programs which have ended may have left.
   void Drain();
   void Close();
@@ -53,6 +55,7 @@ class JobSocket {
     v1::ExecInPod exec;
     int unanswered = 0;
     bool ended = false;  // the client sends no more
+    bool wants_members = false;
   };
   void Accept();
   void Read(uint64_t id);

@@ -95,6 +95,17 @@ TEST_F(JobSocketTest, AProcessIsAskedForAndAnswered) {
   EXPECT_EQ("", Received(client));
 }
 
+TEST_F(JobSocketTest, WhoHasAskedForTheMembersIsToldOfChanges) {
+  UniqueFd asks = Client("MEMBERS=1\n"), other = Client("SAVED=1\n"), gone = Client("MEMBERS=1\n");
+  Turns();
+  EXPECT_EQ("MEMBERS={}\n", Received(asks));
+  gone.Reset();
+  Turns();
+  socket_.TellMembers();
+  EXPECT_EQ("MEMBERS={}\n", Received(asks));
+  EXPECT_EQ("(nothing)", Received(other));
+}
+
 TEST_F(JobSocketTest, NonsenseIsAnsweredAndTooMuchIsCutOff) {
   UniqueFd client = Client("hello\nARG=x\nSTART=1\n");
   Turns();

@@ -7,7 +7,10 @@
 #include <utility>
 
 #include "base/escape.h"
+#include "base/log.h"
 #include "node/gang/gang.h"
+#include "node/gang/gang_environment.h"
+#include "node/task/task_spec.h"
 
 namespace vrun::node {
 
@@ -74,6 +77,17 @@ void JobLink::Run(const v1::ExecInPod& exec) {
   }
   if (!started_) return early_.push_back(exec);
   processes_.Start(sandbox_, exec, sandbox_->spec().environment, events_.writer(false), events_.writer(true));
+}
+
+void JobLink::MembersChanged() {
+  if (sandbox_ == nullptr) return;
+  const v1::StartAttempt& order = spec_->order();
+  const Gang gang(order, spec_->node());
+  for (const sandbox::RunFile& file : GangFiles(order, gang)) {
+    if (Status written = sandbox_->Replace(file); !written) LogWarning("{}", written.error().message());
+  }
+  if (Status added = sandbox_->AddHosts(gang.HostsLines()); !added) LogWarning("{}", added.error().message());
+  socket_.TellMembers();
 }
 
 void JobLink::OnControl() {

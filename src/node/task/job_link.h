@@ -39,6 +39,8 @@ class JobLink {
   void Connected();
   // A process for this pod, or the answer to one that this pod asked for.
   void OnExec(const v1::ExecInPod& exec);
+  // The spec that Begin got has other pods now: programs can read who they are.
+  void MembersChanged();
   // After Sandbox::ReadControl.
   void OnControl();
   // Reads what programs said before they ended.

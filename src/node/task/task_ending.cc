@@ -154,6 +154,11 @@ v1::ExitRecord Judge(const v1::TaskSpec& spec, const EndingFacts& facts) {
       record.set_kind(v1::ExitRecord::GANG_ENDED);
       record.set_reason(facts.why);
       break;
+    case Stopped::kResized:
+      // Whatever its exit status: the job goes on without it.
+      record.set_kind(v1::ExitRecord::LEFT_GANG);
+      record.set_reason(facts.why);
+      break;
     case Stopped::kOrphaned: record.set_reason("killed: no node agent came back to it"); break;
     case Stopped::kNodeStops: record.set_reason("killed: the node stopped"); break;
   }

@@ -15,7 +15,17 @@
 namespace vrun::node {
 
 // Why the supervisor ended a command.
-enum class Stopped { kNot, kTimeLimit, kCancelled, kPreempted, kContentLost, kGangEnded, kOrphaned, kNodeStops };
+enum class Stopped {
+  kNot,
+  kTimeLimit,
+  kCancelled,
+  kPreempted,
+  kContentLost,
+  kGangEnded,
+  kResized,
+  kOrphaned,
+  kNodeStops
+};
 
 // The processes of a command that has several.
 struct RankFacts {
@@ -28,7 +38,7 @@ struct EndingFacts {
   Stopped stopped = Stopped::kNot;
   int cancel_signal = 0;
   sandbox::Ending ending;
-  std::string why = {};  // reason of kPreempted, kContentLost and kGangEnded, as text for people
+  std::string why = {};  // reason of kPreempted, kContentLost, kGangEnded and kResized, as text for people
   bool warned = false;   // Scheduling.signal was sent before the time limit
   RankFacts ranks = {};
 };

@@ -44,6 +44,12 @@ TEST(JudgeEnding, ExitAndSignal) {
   EXPECT_EQ(139, r.exit_code());
 }
 
+TEST(JudgeEnding, APodThatWasToldToLeaveItsJobHasNotFailedHoweverItEnds) {
+  for (const int status : {Exited(0), Exited(7), int{SIGTERM}, int{SIGKILL}}) {
+    EXPECT_EQ(v1::ExitRecord::LEFT_GANG, Judge(Stopped::kResized, status).kind()) << status;
+  }
+}
+
 TEST(JudgeEnding, MemoryNeedsAVictim) {
   EXPECT_EQ(v1::ExitRecord::OUT_OF_MEMORY_KILL, Judge(Stopped::kNot, SIGKILL, 1).kind());
   EXPECT_EQ(v1::ExitRecord::OUT_OF_MEMORY_KILL, Judge(Stopped::kNot, Exited(137), 1).kind());

@@ -286,6 +286,59 @@ TEST_F(TaskGangTest, PodsKnowEachOtherByName) {
       o.out);
 }
 
+TEST_F(TaskGangTest, TheMembersChangeWhileItRuns) {
+  Gang(task_.get(), 1, 2, 1);
+  ASSERT_TRUE(WriteFileAtomic(task_->root() + "/etc/hosts", "127.0.0.1 localhost\n", 0644));
+  task_->spec().set_hosts("10.0.0.1\tworker-0 n1\n");
+  // The job's root may put whatever it likes into the way.
+  task_->Shell(
+      "ln -s /etc/passwd /run/vrun/.members.json.new; echo ready; until grep -q worker-5 /run/vrun/members.json; do "
+      "sleep "
+      "0.05; done; /run/vrun/notify MEMBERS=1; cat /run/vrun/hostfile; tail -n 2 /etc/hosts; ls -A /run/vrun | grep "
+      "new; "
+      "head -c 5 /etc/passwd");
+  task_->Start();
+  task_->Until([&] { return task_->outcome.out == "ready\n"; });
+  v1::Members members;
+  for (const uint32_t number : {0u, 1u, 5u}) {
+    v1::GangPod* pod = members.add_pods();
+    pod->set_role("worker");
+    pod->set_node("n" + std::to_string(number + 1));
+    pod->set_host("10.0.0." + std::to_string(number + 1));
+    pod->set_ranks(1);
+    pod->set_first_rank(number);
+  }
+  v1::TaskUp up;
+  up.set_members(members.SerializeAsString());
+  task_->Send(up);
+  const Outcome& o = task_->Finish();
+  EXPECT_NE(std::string::npos, o.out.find("MEMBERS={")) << o.out;
+  EXPECT_NE(std::string::npos, o.out.find("{\"pod\": 5, \"name\": \"worker-5\"")) << o.out;
+  EXPECT_NE(std::string::npos, o.out.find("n1 slots=1\nn2 slots=1\nn6 slots=1\n")) << o.out;
+  EXPECT_NE(std::string::npos, o.out.find("10.0.0.6\tworker-5\n10.0.0.6\tn6\n")) << o.out;
+  EXPECT_EQ(std::string::npos, o.out.find(".new")) << o.out;
+  task_->Release();
+  task_->WaitForEnd();
+}
+
+TEST_F(TaskGangTest, APodThatIsToldToLeaveHasNotFailed) {
+  Gang(task_.get(), 1, 2, 1);
+  task_->run().mutable_scheduling()->set_signal(SIGUSR1);
+  task_->Shell("trap 'echo leaves; exit 3' USR1; echo ready; while :; do sleep 0.1; done");
+  task_->Start();
+  task_->Until([&] { return task_->outcome.out == "ready\n"; });
+  v1::TaskUp up;
+  up.mutable_signal()->set_signal(SIGUSR1);
+  up.mutable_signal()->set_resized("the job was made smaller");
+  task_->Send(up);
+  const Outcome& o = task_->Finish();
+  EXPECT_EQ("ready\nleaves\n", o.out);
+  EXPECT_EQ(v1::ExitRecord::LEFT_GANG, o.record.kind());
+  EXPECT_EQ("the job was made smaller", o.record.reason());
+  task_->Release();
+  task_->WaitForEnd();
+}
+
 // --- the job's socket ---
 
 TEST_F(TaskGangTest, SavedIsInTheRecordAndTold) {

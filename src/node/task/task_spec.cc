@@ -53,13 +53,17 @@ Status AddGang(const v1::TaskSpec& in, sandbox::Spec* out) {
   out->idle = processes == 0;
   // Only one process can own the terminal, as with srun --pty.
   if (gang.pod() != 0) out->terminal = false;
-  out->files.push_back({kMembersPath, gang.MembersJson() + "\n"});
-  out->files.push_back({kHostfilePath, Hostfile(order, gang)});
-  out->files.push_back({kHydraHostsPath, HydraHosts(order, gang)});
+  for (sandbox::RunFile& file : GangFiles(order, gang)) out->files.push_back(std::move(file));
   return {};
 }
 
 }  // namespace
+
+std::vector<sandbox::RunFile> GangFiles(const v1::StartAttempt& order, const Gang& gang) {
+  return {{kMembersPath, gang.MembersJson() + "\n"},
+          {kHostfilePath, Hostfile(order, gang)},
+          {kHydraHostsPath, HydraHosts(order, gang)}};
+}
 
 std::string CheckpointDirectory(const std::string& working_directory, uint64_t job) {
   return working_directory + (working_directory.ends_with('/') ? "" : "/") + ".vrun/ckpt/" + std::to_string(job);

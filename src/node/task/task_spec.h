@@ -3,9 +3,11 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/id_map.h"
 #include "base/result.h"
+#include "node/gang/gang.h"
 #include "proto/supervisor.pb.h"
 #include "proto/task.pb.h"
 #include "sandbox/spec.h"
@@ -24,6 +26,9 @@ std::string CheckpointDirectory(const std::string& working_directory, uint64_t j
 // The name of the task's control groups. Nodes on one host (test clusters, clusters of two users) may have jobs with
 // the same number, so the name depends on the task's directory, which must exist.
 std::string GroupName(const v1::TaskSpec& spec);
+
+// What a pod of a gang finds in /run/vrun about the others.
+std::vector<sandbox::RunFile> GangFiles(const v1::StartAttempt& order, const Gang& gang);
 
 // Validates the wire's spec (kInvalid) and adds the VRUN_ variables to the environment, and those of a distributed job
 // to that of each process. Leaves out the group name,

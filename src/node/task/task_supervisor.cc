@@ -174,6 +174,7 @@ void TaskSupervisor::OnUp(v1::TaskUp up) {
       return Leave(true);
     case v1::TaskUp::kGo: go_ = true; return LetGo();
     case v1::TaskUp::kExec: return job_link_.OnExec(up.exec());
+    case v1::TaskUp::kMembers: return OnMembers(up.members());
     case v1::TaskUp::BODY_NOT_SET:
       return Fail(Error(Code::kUnsupported, "a message of a kind that this node does not know: update the node"));
   }
@@ -354,6 +355,10 @@ void TaskSupervisor::Signal(const v1::SendSignal& request) {
     if (why_.empty()) why_ = request.gang_ended();
     return Stop(Stopped::kGangEnded, request.signal());
   }
+  if (!request.resized().empty()) {
+    if (why_.empty()) why_ = request.resized();
+    return Stop(Stopped::kResized, request.signal());
+  }
   if (!request.content_lost().empty()) {
     if (why_.empty()) why_ = request.content_lost();
     return Stop(Stopped::kContentLost, request.signal());
@@ -365,6 +370,13 @@ void TaskSupervisor::Signal(const v1::SendSignal& request) {
   sandbox_->Signal(SIGWINCH);
 }
 
+void TaskSupervisor::OnMembers(const std::string& bytes) {
+  v1::Members members;
+  if (!members.ParseFromString(bytes) || members.pods().empty() || record_) return;
+  spec_->mutable_order()->mutable_pods()->Swap(members.mutable_pods());
+  job_link_.MembersChanged();
+}
+
 void TaskSupervisor::Stop(Stopped why, int signal) {
   if (record_ || !sandbox_) return;
   if (stopped_ == Stopped::kNot) {
@@ -372,7 +384,7 @@ void TaskSupervisor::Stop(Stopped why, int signal) {
     cancel_signal_ = signal;
   }
   if (signal == SIGKILL || !started_) return sandbox_->Kill();
-  const bool own = why == Stopped::kPreempted && signal == Run().scheduling().signal();
+  const bool own = (why == Stopped::kPreempted || why == Stopped::kResized) && signal == Run().scheduling().signal();
   if (own) {
     SendEndSignal();
   } else if (sandbox_->spec().idle) {
@@ -492,7 +504,8 @@ void TaskSupervisor::OnSaved() {
   }
   saved_us_ = WallMicros();
   // It has done what the grace is for.
-  if (stopped_ == Stopped::kPreempted && sandbox_ && !record_) sandbox_->Kill();
+  const bool leaves = stopped_ == Stopped::kPreempted || stopped_ == Stopped::kResized;
+  if (leaves && sandbox_ && !record_) sandbox_->Kill();
   if (saved_timer_ == 0) Tell();
 }
 

@@ -87,6 +87,7 @@ class TaskSupervisor {
   void OnGone();
   EndingFacts Facts(const sandbox::Ending& ending) const;
   void Signal(const v1::SendSignal& request);
+  void OnMembers(const std::string& bytes);
   void Stop(Stopped why, int signal);
   void ArmLimit();
   void SendEndSignal();
