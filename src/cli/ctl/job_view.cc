@@ -139,12 +139,17 @@ void WriteResources(const v1::Resources& r, JsonWriter* json) {
 
 namespace {
 
+// The job goes on, or has gone on, without it.
+bool HasLeft(const v1::PodInfo& pod) { return pod.exit().kind() == v1::ExitRecord::LEFT_GANG; }
+
+std::string_view StateOfPod(const v1::PodInfo& pod) { return HasLeft(pod) ? "LEFT" : StateName(pod.state()); }
+
 void WritePods(const v1::JobInfo& job, JsonWriter* json) {
   const uint32_t ranks = RanksPerPod(job.gang());
   json->BeginArray();
   for (const v1::PodInfo& pod : job.pods()) {
     json->BeginObject().Key("pod").Uint(pod.pod()).Key("node").String(pod.node());
-    json->Key("state").String(StateName(pod.state())).Key("gpu_mask").Uint(pod.gpu_mask()).Key("ranks").BeginArray();
+    json->Key("state").String(StateOfPod(pod)).Key("gpu_mask").Uint(pod.gpu_mask()).Key("ranks").BeginArray();
     if (pod.has_exit()) {
       for (const v1::RankExit& rank : RanksOf(pod.exit(), pod.pod() * ranks)) {
         json->BeginObject().Key("rank").Uint(rank.rank()).Key("exit").Int(RankStatus(rank));
@@ -158,7 +163,8 @@ void WritePods(const v1::JobInfo& job, JsonWriter* json) {
 
 // The node of a job, or the first one of a gang and how many more there are.
 std::string NodeCell(const v1::JobInfo& job) {
-  const uint32_t pods = job.pods_size() > 0 ? static_cast<uint32_t>(job.pods_size()) : MostPods(job.gang());
+  const auto there = std::count_if(job.pods().begin(), job.pods().end(), [](const auto& pod) { return !HasLeft(pod); });
+  const uint32_t pods = job.pods_size() > 0 ? static_cast<uint32_t>(there) : MostPods(job.gang());
   const std::string& node = job.pods_size() > 0 ? job.pods(0).node() : job.node();
   return pods < 2 || node.empty() ? job.node() : node + " +" + std::to_string(pods - 1);
 }
@@ -168,7 +174,7 @@ std::string ShapeCell(const v1::Gang& gang) {
   if (!IsGang(gang)) return "";
   const uint32_t pods = MostPods(gang);
   const uint32_t each = gang.ranks_per_pod();
-  std::string out = (gang.min_pods() > 0 ? std::to_string(gang.min_pods()) + " to " : "") + std::to_string(pods) +
+  std::string out = (IsElastic(gang) ? std::to_string(gang.min_pods()) + " to " : "") + std::to_string(pods) +
                     (pods == 1 ? " node" : " nodes");
   if (each > 1) out += ", " + std::to_string(each) + " processes on each";
   if (gang.launcher()) out += ", started by the command";
@@ -176,7 +182,7 @@ std::string ShapeCell(const v1::Gang& gang) {
 }
 
 std::string PodCell(const v1::PodInfo& pod, uint32_t ranks) {
-  std::string out = std::string(StateName(pod.state())) + " on " + Escape(pod.node());
+  std::string out = std::string(StateOfPod(pod)) + " on " + Escape(pod.node());
   if (!pod.has_exit()) return out;
   std::string failed;
   for (const v1::RankExit& rank : RanksOf(pod.exit(), pod.pod() * ranks)) {
@@ -263,6 +269,7 @@ void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
   json->Key("queue_position");
   job.queue_position() != 0 ? json->Uint(job.queue_position()) : json->Null();
   if (IsGang(job.gang())) {
+    if (IsElastic(job.gang())) json->Key("min_nodes").Uint(job.gang().min_pods());
     json->Key("nodes").Uint(MostPods(job.gang())).Key("tasks_per_node").Uint(job.gang().ranks_per_pod());
     json->Key("pods");
     WritePods(job, json);

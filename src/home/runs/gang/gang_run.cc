@@ -21,7 +21,7 @@ constexpr int64_t kFetchRetryMicros = 100'000;
 constexpr size_t kMostNotices = 10'000;
 constexpr size_t kMostNodesInText = 4;
 
-uint32_t MostRanks(const v1::Gang& gang) { return MostPods(gang) * RanksPerPod(gang); }
+uint32_t MostRanks(const v1::Gang& gang) { return PodNumbers(gang) * RanksPerPod(gang); }
 
 // For people: "n1, n2 and 14 more".
 std::string NodesText(const std::vector<std::string>& nodes) {
@@ -163,6 +163,9 @@ void GangRun::OnPlaced(const v1::JobEvent& event) {
   }
   if (event.placement().epoch() <= epoch_) {
     if (state_ == State::kOver && IsEnd(event.state())) FinishFromController(event);
+    if (state_ == State::kActive && event.placement().epoch() == epoch_ && event.pods() > pods_.size()) {
+      FetchJoined(event.pods());
+    }
     return;
   }
   if (IsEnd(event.state())) return FinishFromController(event);
@@ -202,7 +205,7 @@ void GangRun::FetchPlacements() {
 void GangRun::OnPlacements(std::vector<v1::Placement> placements) {
   std::sort(placements.begin(), placements.end(), [](const auto& a, const auto& b) { return a.pod() < b.pod(); });
   const uint32_t last = placements.back().pod();
-  if (last >= MostPods(plan_.gang)) {
+  if (last >= PodNumbers(plan_.gang)) {
     Outcome outcome;
     outcome.reason = "the controller has placed more pods than the job may have";
     outcome.exit_status = kExitNotStarted;
@@ -256,20 +259,7 @@ void GangRun::BeginAttempt(const std::vector<v1::Placement>& placements) {
   if (rank_files_) rank_files_->BeginAttempt(nodes, ranks, !known && attempt_ == 1);
   told_running_ = told_completing_ = false;
   pods_.clear();
-  for (const v1::Placement& placement : placements) {
-    Plan plan = plan_;
-    plan.placement = placement;
-    plan.one_attempt = true;
-    plan.freeze = nullptr;
-    // Pods of the same command read the same files: the first one's trace is enough.
-    if (placement.pod() != 0) {
-      plan.trace.reset();
-      plan.explain_io = false;
-    }
-    auto pod = std::make_unique<Pod>(this, placement.pod(), ranks);
-    pod->SetRun(make_pod_(std::move(plan), pod.get()));
-    pods_.push_back(std::move(pod));
-  }
+  for (const v1::Placement& placement : placements) pods_.push_back(MakePodOf(placement));
   output_.BeginAttempt(attempt_, pods, ranks);
   state_ = State::kActive;
   sink_->OnProgress(v1::STARTING,
@@ -295,7 +285,80 @@ void GangRun::BeginAttempt(const std::vector<v1::Placement>& placements) {
     pod->run()->Start();
     if (suspended_) pod->run()->Suspend(pod);
   });
-  if (AllOver()) Decide();
+  if (AllOver()) return Decide();
+  // Others may have been added while the places of these were being asked for.
+  if (last_event_ && last_event_->has_placement()) OnPlaced(v1::JobEvent(*last_event_));
+}
+
+std::unique_ptr<GangRun::Pod> GangRun::MakePodOf(const v1::Placement& placement) {
+  Plan plan = plan_;
+  plan.placement = placement;
+  plan.one_attempt = true;
+  plan.freeze = nullptr;
+  // Pods of the same command read the same files: the first one's trace is enough.
+  if (placement.pod() != 0) {
+    plan.trace.reset();
+    plan.explain_io = false;
+  }
+  auto pod = std::make_unique<Pod>(this, placement.pod(), RanksPerPod(plan_.gang));
+  pod->SetRun(make_pod_(std::move(plan), pod.get()));
+  return pod;
+}
+
+void GangRun::FetchJoined(uint32_t pods) {
+  if (fetching_joined_ || pods > PodNumbers(plan_.gang)) return;
+  fetching_joined_ = true;
+  controller_->Get(plan_.job, [this, alive = alive_, epoch = epoch_, pods](Result<v1::GetReply> reply) {
+    if (!*alive) return;
+    fetching_joined_ = false;
+    if (state_ != State::kActive || epoch != epoch_) return;
+    if (reply) return Join({reply->placements().begin(), reply->placements().end()}, pods);
+    fetch_timer_ = loop_->After(kFetchRetryMicros, [this, epoch, pods] {
+      fetch_timer_ = 0;
+      if (state_ == State::kActive && epoch == epoch_) FetchJoined(pods);
+    });
+  });
+}
+
+void GangRun::Join(const std::vector<v1::Placement>& placements, uint32_t pods) {
+  const auto first = static_cast<uint32_t>(pods_.size());
+  const uint32_t ranks = RanksPerPod(plan_.gang);
+  const std::vector<v1::ExitRecord> ends = files_->RecallPodEnds(plan_.job, attempt_);
+  std::vector<std::string> nodes;
+  for (uint32_t number = first; number < pods; ++number) {
+    const auto place = std::find_if(placements.begin(), placements.end(),
+                                    [&](const v1::Placement& p) { return p.pod() == number && p.epoch() == epoch_; });
+    v1::Placement none;
+    none.set_pod(number);
+    none.set_attempt(attempt_);
+    none.set_epoch(epoch_);
+    const bool known = place != placements.end();
+    pods_.push_back(MakePodOf(known ? *place : none));
+    nodes.push_back(known ? place->node() : "");
+    if (known) nodes_ += "," + place->node();
+    const auto end = std::find_if(ends.begin(), ends.end(), [&](const auto& r) { return r.pod() == number; });
+    if (end != ends.end()) {
+      pods_.back()->SetEnded(*end);
+    } else if (!known) {
+      pods_.back()->Abandon();  // it has come and gone
+    }
+  }
+  if (pods_.size() == first) return;
+  if (rank_files_) rank_files_->AddPods(nodes);
+  output_.AddPods(static_cast<uint32_t>(nodes.size()));
+  for (uint32_t number = first; number < pods_.size(); ++number) {
+    Pod* const pod = pods_[number].get();
+    if (pod->outcome()) {
+      output_.Drop(number);
+      continue;
+    }
+    for (v1::StreamId stream : closed_) {
+      for (uint32_t rank = 0; rank < ranks; ++rank) pod->run()->CloseOutput(RankStream(rank, stream));
+    }
+    pod->run()->Start();
+    if (suspended_) pod->run()->Suspend(pod);
+  }
+  if (last_event_ && last_event_->has_placement()) OnPlaced(v1::JobEvent(*last_event_));
 }
 
 // --- events of the pods ---
@@ -336,7 +399,7 @@ void GangRun::OnPodEnded(Pod* pod) {
   OnPodProgress(pod, v1::COMPLETING);
   const bool lost = !outcome.record && !outcome.superseded && outcome.state == v1::LOST;
   const bool decided = last_event_ && (IsEnd(last_event_->state()) || last_event_->state() == v1::PENDING);
-  if (lost && !decided && !plan_.requeue) {
+  if (lost && !decided && !plan_.requeue && !IsElastic(plan_.gang)) {
     // Nobody here can follow this pod any more. The job goes on without us, as a job of one pod would.
     DropPods();
     return Finish(Combined());
@@ -366,17 +429,35 @@ void GangRun::DropPods() {
 std::vector<v1::ExitRecord> GangRun::Records() const {
   std::vector<v1::ExitRecord> records;
   for (const auto& pod : pods_) {
-    if (!pod->outcome() || !pod->outcome()->record) continue;
+    if (!pod->outcome() || !pod->outcome()->record || NeverJoined(*pod)) continue;
     records.push_back(*pod->outcome()->record);
     records.back().set_pod(pod->number());
   }
   return records;
 }
 
+// While the others run, the controller goes on without a pod that it has added and that cannot start. Before they run,
+// and later, that ends the attempt.
+bool GangRun::NeverJoined(const Pod& pod) const {
+  const std::optional<Outcome>& outcome = pod.outcome();
+  if (!IsElastic(plan_.gang) || !outcome) return false;
+  if (outcome->superseded && !outcome->record) return pod.number() > 0 && pod.run()->node().empty();
+  const auto ran = [](const std::unique_ptr<Pod>& other) {
+    return other->outcome() && other->outcome()->record && other->outcome()->record->started_us() != 0;
+  };
+  return outcome->record && outcome->record->kind() == v1::ExitRecord::START_FAILED &&
+         outcome->record->started_us() == 0 && std::any_of(pods_.begin(), pods_.end(), ran);
+}
+
+bool GangRun::AllRecords(const std::vector<v1::ExitRecord>& records) const {
+  const auto never = std::count_if(pods_.begin(), pods_.end(), [this](const auto& pod) { return NeverJoined(*pod); });
+  return records.size() + static_cast<size_t>(never) == pods_.size();
+}
+
 // The controller may start the job again. If it may not, nobody needs to be asked.
 bool GangRun::MayGoOn() const {
   const std::vector<v1::ExitRecord> records = Records();
-  if (records.size() < pods_.size()) return true;
+  if (!AllRecords(records)) return true;
   const bool none_ran = std::all_of(records.begin(), records.end(), [](const auto& r) { return r.started_us() == 0; });
   if (none_ran && std::any_of(records.begin(), records.end(), [](const v1::ExitRecord& r) {
         return r.kind() == v1::ExitRecord::START_FAILED || r.kind() == v1::ExitRecord::GANG_ENDED;
@@ -398,7 +479,7 @@ void GangRun::Decide() {
     if (outcome.record && outcome.state == v1::FAILED && ExitStatus(*outcome.record) == 0) return Finish(Combined());
   }
   const std::vector<v1::ExitRecord> records = Records();
-  const bool all_well = records.size() == pods_.size() &&
+  const bool all_well = AllRecords(records) &&
                         std::all_of(records.begin(), records.end(), [](const auto& r) { return ExitStatus(r) == 0; });
   if (all_well || !MayGoOn()) return Finish(Combined());
   state_ = State::kOver;
@@ -456,7 +537,7 @@ Outcome GangRun::Combined() const {
     outcome.state = EndState(*outcome.record);
   }
   for (const auto& pod : pods_) {
-    if (!pod->outcome()) continue;
+    if (!pod->outcome() || NeverJoined(*pod)) continue;
     const Outcome& one = *pod->outcome();
     // Its command has ended well, but its output or writes are not home.
     const bool incomplete = one.record && ExitStatus(*one.record) == 0 && one.exit_status != 0;

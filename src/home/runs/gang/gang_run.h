@@ -74,6 +74,10 @@ class GangRun : public JobRun {
   void OnPlacements(std::vector<v1::Placement> placements);
   void PrepareLate(std::vector<v1::Placement> placements);
   void BeginAttempt(const std::vector<v1::Placement>& placements);
+  // Of an elastic gang: pods that were added to the attempt, so that it has, or has had, `pods` of them.
+  void FetchJoined(uint32_t pods);
+  void Join(const std::vector<v1::Placement>& placements, uint32_t pods);
+  std::unique_ptr<Pod> MakePodOf(const v1::Placement& placement);
   void TellQueued(const v1::JobEvent& event);
 
   // --- events of pods ---
@@ -84,6 +88,10 @@ class GangRun : public JobRun {
   void OnPodEnded(Pod* pod);
   void NoticeOnce(const std::string& text, bool of_writes);
 
+  // The pod could not be added to the attempt, so that its end says nothing about the job.
+  bool NeverJoined(const Pod& pod) const;
+  // These are the records of all pods that count.
+  bool AllRecords(const std::vector<v1::ExitRecord>& records) const;
   // All pods have ended.
   void Decide();
   bool AllOver() const;
@@ -113,6 +121,7 @@ class GangRun : public JobRun {
   EventLoop::TimerId watch_timer_ = 0;
   EventLoop::TimerId fetch_timer_ = 0;
   std::optional<v1::JobEvent> last_event_;
+  bool fetching_joined_ = false;
 
   // The present or last attempt.
   uint32_t attempt_ = 0;

@@ -35,6 +35,18 @@ void MergedStreams::BeginAttempt(uint32_t attempt, uint32_t pods, uint32_t ranks
   }
 }
 
+void MergedStreams::AddPods(uint32_t pods) {
+  pods_ += pods;
+  for (int err : {0, 1}) {
+    std::vector<Source>& sources = streams_[err].sources;
+    const size_t first = sources.size();
+    sources.resize(pods_ * ranks_);
+    for (size_t i = first; i < sources.size(); ++i) {
+      sources[i].merged = sources[i].confirmed = journal_->confirmed(err, static_cast<uint32_t>(i));
+    }
+  }
+}
+
 // Everything that is not confirmed comes again.
 void MergedStreams::Reset(int err) {
   Stream& stream = streams_[err];

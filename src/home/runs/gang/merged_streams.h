@@ -44,6 +44,9 @@ class MergedStreams {
   // The streams of the ranks begin at 0, unless the journal knows this attempt.
   void BeginAttempt(uint32_t attempt, uint32_t pods, uint32_t ranks_per_pod);
 
+  // More pods have joined the attempt.
+  void AddPods(uint32_t pods);
+
   // Bytes of a rank's stdout or stderr. Repeated bytes are ignored; a gap is skipped.
   void Add(uint32_t pod, v1::StreamId stream, uint64_t offset, std::string_view data, bool eof);
   // The offset from which the stream is wanted.

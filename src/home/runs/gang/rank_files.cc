@@ -2,7 +2,6 @@
 #include "home/runs/gang/rank_files.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "base/escape.h"
@@ -24,16 +23,24 @@ void RankFiles::BeginAttempt(const std::vector<std::string>& nodes, uint32_t ran
   ranks_ = ranks_per_pod;
   ++generation_;
   streams_.clear();
-  streams_.resize(nodes.size() * ranks_ * 2);
-  std::map<std::string, std::shared_ptr<UniqueFd>> opened;
-  for (size_t i = 0; i < streams_.size(); ++i) {
+  opened_.clear();
+  fresh_ = fresh;
+  Open(nodes);
+}
+
+void RankFiles::AddPods(const std::vector<std::string>& nodes) { Open(nodes); }
+
+void RankFiles::Open(const std::vector<std::string>& nodes) {
+  const size_t first = streams_.size();
+  streams_.resize(first + nodes.size() * ranks_ * 2);
+  for (size_t i = first; i < streams_.size(); ++i) {
     const uint32_t rank = static_cast<uint32_t>(i / 2);
-    const RankNames names{rank, rank / ranks_, nodes[rank / ranks_]};
+    const RankNames names{rank, rank / ranks_, nodes[(i - first) / 2 / ranks_]};
     std::string path = run_files_->RankPath(job_, files_, names, i % 2 == 1);
-    std::shared_ptr<UniqueFd>& fd = opened[path];
+    std::shared_ptr<UniqueFd>& fd = opened_[path];
     if (!fd) {
       fd = std::make_shared<UniqueFd>();
-      worker_.Post([this, fd, path, fresh = fresh && !files_.append] {
+      worker_.Post([this, fd, path, fresh = fresh_ && !files_.append] {
         auto file = run_files_->OpenOutput(path, fresh);
         if (file) {
           *fd = std::move(*file);

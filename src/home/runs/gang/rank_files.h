@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,6 +33,8 @@ class RankFiles {
 
   // `nodes`: of the pods, in order. `fresh`: what is in existing files goes, unless it is to be appended to.
   void BeginAttempt(const std::vector<std::string>& nodes, uint32_t ranks_per_pod, bool fresh);
+  // More pods have joined the attempt.
+  void AddPods(const std::vector<std::string>& nodes);
   // The streams come again from what the merged stream wants; what is in the files already is not written twice.
   void Repeat();
 
@@ -47,6 +50,7 @@ class RankFiles {
     uint64_t written = 0;
     std::shared_ptr<UniqueFd> fd;
   };
+  void Open(const std::vector<std::string>& nodes);
   Stream* Find(uint32_t pod, v1::StreamId stream);
   void Write(uint32_t pod, v1::StreamId stream, Stream* to, std::string data, bool eof);
   void TellFailure(const std::string& text);
@@ -58,7 +62,9 @@ class RankFiles {
   const Events events_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   uint32_t ranks_ = 1;
-  std::vector<Stream> streams_;  // stdout and stderr of each rank
+  bool fresh_ = false;
+  std::map<std::string, std::shared_ptr<UniqueFd>> opened_;  // in the attempt
+  std::vector<Stream> streams_;                              // stdout and stderr of each rank
   bool told_ = false;
   uint64_t generation_ = 0;  // of the streams: what belongs to an earlier one is not passed on
   WorkQueue worker_{"rank files"};
