@@ -3,7 +3,9 @@
 import csv
 import datetime
 import io
+import pathlib
 import re
+import shlex
 import statistics
 import subprocess
 import textwrap
@@ -13,6 +15,7 @@ import pytest
 from cluster import SLOW, wait_until
 from test_gangs import needs
 
+TOP = pathlib.Path(__file__).resolve().parents[2]
 GPUS = ("--gpus", "2", "--gpu-type", "fake", "--milli-cpus", "8000")
 
 # A training loop of several processes: all meet after each step, and so all save at the same one. `reduce` gives each process the sums of
@@ -248,3 +251,19 @@ def test_a_word_of_a_job_without_checkpoints_gets_one_line(sturdy):
     assert output(c, job).count("--checkpoint") == 1, output(c, job)
     r = c.vrun("--", "sh", "-c", "/run/vrun/notify SAVED=1; /run/vrun/notify SAVED=1; echo over")
     assert (r.returncode, r.stdout) == (0, "over\n") and r.stderr.count("--checkpoint") == 1, r.stderr
+
+
+@pytest.mark.seconds(180)
+def test_the_example_of_the_guide_runs(sturdy):
+    c = sturdy(node_options=GPUS)
+    guide = (TOP / "docs/guide/checkpoints.md").read_text()
+    [program] = re.findall(r"```python\n(.*?)```", guide, re.S)
+    submission, again = re.findall(r"```sh\n(.*?)```", guide, re.S)
+    (c.root / "root/train.py").write_text(program)
+    job = submit(c, *shlex.split(submission)[1:])
+    wait_until("it works", lambda: "begins at step 0\n" in output(c, job), 60)
+    assert again == "vctl requeue $(vctl jobs -o name)\n"
+    c.vctl("requeue", *c.vctl("jobs", "-o", "name", check=True).stdout.split(), check=True)
+    assert c.vctl("wait", job, timeout=120).returncode == 0
+    begun = [int(n) for n in re.findall(r"begins at step (\d+)\n", output(c, job))]
+    assert len(begun) == 2 and begun[0] == 0 < begun[1] < 100 and "done\n" in output(c, job)
