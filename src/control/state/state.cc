@@ -54,6 +54,7 @@ Status State::Load() {
   blocks_.clear();
   names_.clear();
   started_.clear();
+  consequences_.clear();
   admissions_.clear();
   stragglers_.clear();
   request_ = {};
@@ -180,6 +181,10 @@ Status State::Release(const JobRow& ended) {
     const auto it = jobs_.find(dependent.job);
     if (it == jobs_.end()) continue;
     if (!LeftToScheduler(it->second, ended, dependent.how)) {
+      VRUN_TRY(Fulfil(dependent, ended));
+      continue;
+    }
+    if (it->second.state == v1::PENDING && dependent.how == Depends::kSuccess && ended.state != v1::COMPLETED) {
       VRUN_TRY(Fulfil(dependent, ended));
       continue;
     }
@@ -317,8 +322,13 @@ Result<v1::JobEvent> State::EventOf(uint64_t id, const std::string& viewer, uint
     (void)event.mutable_exit()->ParseFromString(job.pods[pod].exit);
   }
   if (job.elements != 0) {
-    VRUN_ASSIGN(*event.mutable_array(), InfoOfArray(job, false));
-    event.mutable_array()->clear_array();
+    const Array* array = FindArray(id);
+    if (array != nullptr) {
+      *event.mutable_array() = CountsOf(*array);
+    } else {
+      VRUN_ASSIGN(*event.mutable_array(), InfoOfArray(job, false));
+      event.mutable_array()->clear_array();
+    }
   }
   if (job.state == v1::PENDING) {
     event.set_reason(Waiting(job));

@@ -27,6 +27,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -91,6 +92,9 @@ struct Array {
   // As many run or are about to as may run at a time.
   bool full() const { return row.array.most_running() != 0 && queued + running >= row.array.most_running(); }
 };
+
+// How many elements wait, run and have ended.
+v1::ArrayInfo CountsOf(const Array& array);
 
 class ContentTier;
 
@@ -314,8 +318,10 @@ class State {
   void FeedAgain(const JobRow& job);
   // `other` has started or ended, as far as the dependent waits for that.
   Status Fulfil(const Dependent& dependent, const JobRow& other);
-  // Can never start.
+  // It can never start.
   Status Doom(uint64_t id, const std::string& reason);
+  // Ends what can no longer start, and whatever can no longer start because of that.
+  Status CarryConsequences();
   // Nothing of this kind blocks it any more.
   void Unblock(const JobRow& job);
   Status NoteStarts();
@@ -378,10 +384,18 @@ class State {
   std::multimap<uint64_t, Dependent> dependents_;    // unfinished jobs, by the job that they depend on
   std::map<uint64_t, uint32_t> blocks_;              // of unfinished jobs: dependencies that block them
   std::map<std::string, std::set<uint64_t>> names_;  // unfinished jobs that are no elements, by user and name
-  std::vector<uint64_t> started_;                    // may have just started, and others wait for that
-  std::map<uint64_t, Array> arrays_;                 // unfinished
-  std::set<uint64_t> touched_;                       // arrays in whose windows there may be room
-  std::set<uint64_t> unsaved_;                       // arrays whose rows have changed
+  // What follows for others from the end of a job: one can never start (`reason`), or some elements of an array cannot.
+  // They wait here, because a chain of ten thousand jobs would be too deep for recursion.
+  struct Consequence {
+    uint64_t job = 0;
+    std::string reason;
+    Positions never;
+  };
+  std::deque<Consequence> consequences_;
+  std::vector<uint64_t> started_;     // may have just started, and others wait for that
+  std::map<uint64_t, Array> arrays_;  // unfinished
+  std::set<uint64_t> touched_;        // arrays in whose windows there may be room
+  std::set<uint64_t> unsaved_;        // arrays whose rows have changed
   // The request of an array, the last one that was read.
   struct {
     uint64_t job = 0;  // 0: none

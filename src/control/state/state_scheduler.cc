@@ -129,7 +129,7 @@ void State::Configure(SchedulerConfig config) {
 Status State::Decide() {
   VRUN_TRY(EndStragglers());
   TellStops();
-  VRUN_TRY(NoteStarts());
+  VRUN_TRY(CarryConsequences());
   VRUN_TRY(FillWindows());
   // Carrying out an action may feed the scheduler at once: a job that had not begun has nothing to stop.
   while (scheduler_.fed() || scheduler_.NextWake() == 0) {
@@ -137,6 +137,7 @@ Status State::Decide() {
       VRUN_TRY(std::visit([this](const auto& a) { return Carry(a); }, action));
     }
     positions_known_ = false;
+    VRUN_TRY(CarryConsequences());
     // The elements that were placed make room for the next ones.
     VRUN_TRY(FillWindows());
   }

@@ -275,6 +275,44 @@ class GraphTest : public DependencyTest {
   }
 };
 
+TEST_F(GraphTest, AChainOfTenThousandIsCancelledWithItsFirst) {
+  constexpr uint64_t kJobs = 10'000;
+  v1::SubmitRequest held = Request("first", [](auto* s) { s->set_hold(true); });
+  Transaction([&] {
+    EXPECT_TRUE(control::Submit(*state_, kAnna, held));
+    for (uint64_t id = 2; id <= kJobs; ++id) {
+      // Jobs that the scheduler waits for, and jobs and arrays that the controller waits for.
+      v1::SubmitRequest next =
+          id % 3 == 0 ? ArrayJob("r" + std::to_string(id), {{0, 9, 1}}) : SimpleJob("r" + std::to_string(id));
+      v1::Scheduling* s = next.mutable_spec()->mutable_scheduling();
+      s->add_after_ok(id - 1);
+      EXPECT_TRUE(control::Submit(*state_, kAnna, next));
+    }
+    return 0;
+  });
+  EXPECT_EQ(state_->jobs().size(), kJobs);
+  CancelJob(1);
+  EXPECT_TRUE(state_->jobs().empty());
+  EXPECT_EQ(Event(kJobs).reason(), "array 9999 did not succeed, and this was to start only then");
+}
+
+TEST_F(GraphTest, AChainOfArraysIsCancelledWithItsFirst) {
+  constexpr uint64_t kArrays = 5'000;
+  Transaction([&] {
+    for (uint64_t id = 1; id <= kArrays; ++id) {
+      v1::SubmitRequest next = ArrayJob("r" + std::to_string(id), {{0, 1, 1}});
+      next.mutable_spec()->mutable_scheduling()->set_hold(id == 1);
+      if (id > 1) next.mutable_spec()->mutable_scheduling()->add_after_corresponding(id - 1);
+      EXPECT_TRUE(control::Submit(*state_, kAnna, next));
+    }
+    return 0;
+  });
+  EXPECT_EQ(Cancel(1, {{1, 1, 1}}), "");
+  EXPECT_EQ(Event(kArrays).array().waiting(), 1u);
+  CancelJob(1);
+  EXPECT_TRUE(state_->jobs().empty());
+}
+
 TEST_F(GraphTest, TenThousandJobsInLayers) {
   constexpr uint64_t kJobs = 10'000, kWidth = 50;
   std::vector<v1::SubmitRequest> requests;

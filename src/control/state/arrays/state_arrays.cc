@@ -47,6 +47,16 @@ v1::Scheduling SchedulingOfElement(const v1::Scheduling& whole) {
 
 }  // namespace
 
+v1::ArrayInfo CountsOf(const Array& array) {
+  v1::ArrayInfo info;
+  const uint64_t wait = array.queued + array.idle;
+  info.set_waiting(array.row.left.size() + wait);
+  info.set_running(array.elements.size() - wait);
+  info.set_completed(array.row.completed);
+  info.set_failed(array.row.failed);
+  return info;
+}
+
 Status State::LoadArrays() {
   arrays_.clear();
   touched_.clear();
@@ -374,14 +384,12 @@ Result<v1::ArrayInfo> State::InfoOfArray(const JobRow& job, bool whole) {
   if (array == nullptr) {
     VRUN_ASSIGN(ended, store_->GetArray(job.id));
     if (!ended) return Error(Code::kCorrupt, Named(job.id) + ": it has no record of its elements");
+    info.set_completed(ended->completed);
+    info.set_failed(ended->failed);
   } else {
-    const uint64_t wait = array->queued + array->idle;
-    info.set_waiting(array->row.left.size() + wait);
-    info.set_running(array->elements.size() - wait);
+    info = CountsOf(*array);
   }
   const ArrayRow& row = array != nullptr ? array->row : *ended;
-  info.set_completed(row.completed);
-  info.set_failed(row.failed);
   if (whole) {
     *info.mutable_array() = row.array;
   } else {

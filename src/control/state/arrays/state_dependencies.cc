@@ -127,10 +127,12 @@ Status State::Fulfil(const Dependent& dependent, const JobRow& other) {
     case Depends::kEnd: break;
     case Depends::kSuccess:
       if (other.state == v1::COMPLETED) break;
-      return Doom(job.id, Named(other) + " did not succeed, and this was to start only then");
+      consequences_.push_back({job.id, Named(other) + " did not succeed, and this was to start only then", {}});
+      return {};
     case Depends::kFailure:
       if (other.state != v1::COMPLETED) break;
-      return Doom(job.id, "depends on " + Named(other) + ", which did not fail");
+      consequences_.push_back({job.id, "depends on " + Named(other) + ", which did not fail", {}});
+      return {};
     case Depends::kStart: {
       // Stored, because the other one may wait again later.
       auto* starts = job.scheduling.mutable_after_start();
@@ -156,6 +158,23 @@ Status State::Doom(uint64_t id, const std::string& reason) {
     VRUN_TRY(DropElements(id, all));
   }
   return End(id, v1::CANCELLED, reason);
+}
+
+Status State::CarryConsequences() {
+  while (!consequences_.empty() || !started_.empty()) {
+    VRUN_TRY(NoteStarts());
+    if (consequences_.empty()) continue;
+    const Consequence next = std::move(consequences_.front());
+    consequences_.pop_front();
+    if (!jobs_.contains(next.job)) continue;
+    if (!next.reason.empty()) {
+      VRUN_TRY(Doom(next.job, next.reason));
+    } else {
+      VRUN_TRY(DropElements(next.job, next.never));
+      VRUN_TRY(EndIfOver(next.job));
+    }
+  }
+  return {};
 }
 
 Status State::NoteStarts() {
@@ -279,8 +298,7 @@ Status State::TellCorresponding(uint64_t id, const Positions& which, bool comple
     }
     if (mine.empty()) continue;
     if (!completed) {
-      VRUN_TRY(DropElements(other, mine));
-      VRUN_TRY(EndIfOver(other));
+      consequences_.push_back({other, "", std::move(mine)});
       continue;
     }
     array.row.gated.Remove(mine);
