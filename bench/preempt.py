@@ -30,14 +30,15 @@ URGENT = "#!/bin/bash\necho $EPOCHREALTIME >> PLACE/urgent\nexit 1\n"   # who fa
 
 
 def rounds(count, place, victim, urgent, cancel):
-    """(gap, all) in ms of each, with a victim that has been submitted by victim()."""
+    """(gaps, alls) in ms, each with a victim that victim() submits."""
     def said(name, word):
         path = place / name
         return [line.split()[-1] for line in path.read_text().splitlines() if line.startswith(word)] if path.exists() else []
-    job = victim()
     gaps, alls = [], []
     for i in range(count):
-        wait_until("the victim runs", lambda: len(said("victim", "begun")) == i + 1, jobs_lib.LONG)
+        begun = len(said("victim", "begun"))
+        job = victim()   # a new one each time: Slurm starts a requeued one two minutes later
+        wait_until("the victim runs", lambda: len(said("victim", "begun")) > begun, jobs_lib.LONG)
         time.sleep(0.2)   # so that nothing of its start is measured
         began = time.time()
         urgent()
@@ -45,7 +46,7 @@ def rounds(count, place, victim, urgent, cancel):
         at = float(said("urgent", "")[-1])
         gaps.append((at - float(said("victim", "left")[-1])) * 1000)
         alls.append((at - began) * 1000)
-    cancel(job)
+        cancel(job)
     return gaps, alls
 
 
