@@ -291,7 +291,7 @@ TEST_F(TakeOverTest, FilesThatAreOpenMayBeOpenedAgain) {
   EXPECT_TRUE(ReadPath("/big") == big);
   // A file is complete some time after its last byte was read. If it was opened before that, the inode is cached until
   // nobody has it open.
-  through.reset();
+  through.Reset();
   for (int i = 0; i < 500 && here_->view->stats().passthrough_offered && here_->view->stats().passthrough_opens == 0;
        ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
