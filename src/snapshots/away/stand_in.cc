@@ -51,6 +51,9 @@ class StandIn::Guest {
     task_->Send(up);
   }
   void Heard(const v1::TaskDown& message) {
+    if (message.has_error()) {
+      LogInfo("job {}: node {}: {}", placement_.job(), Escape(placement_.node()), Escape(message.error().message()));
+    }
     if (!message.has_attached() || message.attached().content_addresses_size() == 0) return;
     const auto& addresses = message.attached().content_addresses();
     content_ = root_.nodes->UseContent({addresses.begin(), addresses.end()}, placement_);
