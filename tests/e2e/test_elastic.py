@@ -138,8 +138,9 @@ def test_what_is_killed_in_the_middle_changes_nothing(small, daemon):
         c.stop_node(node, signal.SIGHUP)   # what runs there goes on
         c.start_node(node)
     else:
-        os.kill(c.pid_of(daemon), signal.SIGKILL)
-        wait_until("it is dead", lambda: c.pid_of(daemon) is None)
+        pid = c.pid_of(daemon)
+        os.kill(pid, signal.SIGKILL)
+        wait_until("it is dead", lambda: c.pid_of(daemon) != pid)   # its clients start home again
         c.up()
     status, said, err = finish(other)
     if daemon != "home":   # which it was attached to

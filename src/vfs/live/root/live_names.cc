@@ -122,18 +122,18 @@ void LiveRoot::Create(const Request& request, const NewName& made, uint32_t flag
     reply.Error(ENOSYS);
     return;
   }
-  const bool write = (flags & O_ACCMODE) != O_RDONLY;
-  publisher_.WithRoom(std::move(reply), [this, request, write, kept = KeptName(made)](Reply ready) {
+  publisher_.WithRoom(std::move(reply), [this, request, flags, kept = KeptName(made)](Reply ready) {
     // A file without a name needs no loaded directory. It is the first file created in a view (CloseWatch), while the
     // names of the whole tree are still being fetched.
-    if (kept.of.name.empty()) return CreateLoaded(request, kept.of, write, std::move(ready));
-    directories_.With(request.nodeid, std::move(ready), [this, request, write, kept](Reply loaded) {
-      CreateLoaded(request, kept.of, write, std::move(loaded));
+    if (kept.of.name.empty()) return CreateLoaded(request, kept.of, flags, std::move(ready));
+    directories_.With(request.nodeid, std::move(ready), [this, request, flags, kept](Reply loaded) {
+      CreateLoaded(request, kept.of, flags, std::move(loaded));
     });
   });
 }
 
-void LiveRoot::CreateLoaded(const Request& request, const NewName& made, bool write, Reply reply) {
+void LiveRoot::CreateLoaded(const Request& request, const NewName& made, uint32_t flags, Reply reply) {
+  const bool write = (flags & O_ACCMODE) != O_RDONLY;
   auto created = LiveFile::Create(files_);
   if (!created) {
     reply.Error(ErrnoOfFile(created.error()));
@@ -146,7 +146,8 @@ void LiveRoot::CreateLoaded(const Request& request, const NewName& made, bool wr
     LiveNode* node = nullptr;
     const int error = parent != nullptr ? MakeNodeLocked(request, parent, made, *created, &node) : ESTALE;
     if (error != 0) {
-      reply.Error(error);
+      // Somebody else has made it since the kernel looked. Without O_EXCL it is to be opened: the kernel looks again.
+      reply.Error(error == EEXIST && (flags & O_EXCL) == 0 ? ESTALE : error);
       return;
     }
     ++node->lookups;  // at once: without a name and lookups the node would be dropped

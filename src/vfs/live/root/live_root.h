@@ -162,7 +162,7 @@ class LiveRoot final : public Operations, public WriteOperations {
   void LookupLoaded(uint64_t nodeid, const std::string& name, Reply reply);
   void ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bool plus, Reply reply);
   void MakeLoaded(const Request& request, const NewName& made, Reply reply);
-  void CreateLoaded(const Request& request, const NewName& made, bool write, Reply reply);
+  void CreateLoaded(const Request& request, const NewName& made, uint32_t flags, Reply reply);
   void LinkLoaded(const Request& request, uint64_t source, const std::string& name, Reply reply);
   void RenameLoaded(const Request& request, const std::string& name, uint64_t to_parent, const std::string& to_name,
                     uint32_t flags, Reply reply);
