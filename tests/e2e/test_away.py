@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 
 import pytest
@@ -53,9 +54,16 @@ def destroy_home(cluster):
     (cluster.root / "root").mkdir()
 
 
-def task(cluster, job, node="n1"):
-    """The directory of a running task, on its node."""
-    return cluster.directory / node / f"state/node/tasks/{job}.1"
+class Gate:
+    """What a job waits for, with the words `wait`, until it is opened here: home is not needed for that."""
+    def __init__(self, cluster):
+        self.listener = socket.socket()
+        self.listener.bind(("0.0.0.0", 0))
+        port = self.listener.getsockname()[1]
+        self.wait = f"until (exec 3<>/dev/tcp/{cluster.nodes['n1']['ours']}/{port}) 2> /dev/null; do sleep 0.1; done"
+
+    def open(self):
+        self.listener.listen()
 
 
 def has_ended(cluster, job):
@@ -126,13 +134,14 @@ def test_the_same_home_comes_back(away):
     (root / ".ssh").mkdir(exist_ok=True)
     (root / ".ssh/id_ed25519").write_text("a secret")
     lines = 400_000   # 8 MB
-    script = ("test ! -e /root/.ssh/id_ed25519 || exit 3; until test -e /tmp/go; do sleep 0.05; done; "
+    gate = Gate(cluster)
+    script = (f"test ! -e /root/.ssh/id_ed25519 || exit 3; {gate.wait}; "
               f"echo row >> rows; echo theirs > mine; rm gone; seq -f 'line %012.0f' {lines}")
-    job, _ = submit(cluster, "-o", "log", "--", "sh", "-c", script)
+    job, _ = submit(cluster, "-o", "log", "--", "bash", "-c", script)
     kill_home(cluster)
     (root / "mine").write_text("changed meanwhile\n")
     (root / "rows").write_text("header\nmine\n")
-    (task(cluster, job) / "tmp/go").write_text("")
+    gate.open()
     wait_until("the job has ended without home", lambda: has_ended(cluster, job), LONG)
     wait_until("home has it all", lambda: is_over(cluster, job), LONG)
     info = cluster.json("job", job)
@@ -150,8 +159,9 @@ def test_the_store_is_away_and_home_is_killed_meanwhile(away, server):
     cluster.vctl("snapshot", "list")
     (root / "new").write_bytes(os.urandom(1 << 20))
     server.stop()
-    waiting = cluster.popen("vbatch", "--parsable", "--away", "-D", "/root", "--", "sh", "-c",
-                            "until test -e /tmp/go; do sleep 0.05; done; sha256sum < new", stdout=subprocess.PIPE,
+    gate = Gate(cluster)
+    waiting = cluster.popen("vbatch", "--parsable", "--away", "-D", "/root", "--", "bash", "-c",
+                            f"{gate.wait}; sha256sum < new", stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, text=True)
     job = int(waiting.stdout.readline())
     state = wait_until("what is wrong is said", lambda: (lambda a: a if a["problem"] else None)(cluster.json("job", job)["away"]), LONG)
@@ -165,8 +175,7 @@ def test_the_store_is_away_and_home_is_killed_meanwhile(away, server):
     assert cluster.json("job", job)["away"]["safe"]
     (root / "new").write_text("something else")   # the job sees what it was submitted with
     kill_home(cluster)
-    wait_until("it runs", lambda: (task(cluster, job) / "tmp").exists(), LONG)
-    (task(cluster, job) / "tmp/go").write_text("")
+    gate.open()
     wait_until("the job has ended without home", lambda: has_ended(cluster, job), LONG)
     wait_until("home has it all", lambda: is_over(cluster, job), LONG)
     assert was in (root / f"vrun-{job}.out").read_text()
@@ -176,12 +185,12 @@ def test_a_file_that_changes_while_it_is_sent(away, server):
     cluster = away()
     root = cluster.root / "root"
     (root / "late").write_text("as submitted\n")
-    r = cluster.run("vbatch", "--parsable", "--away", "--no-wait", "-D", "/root", "--", "sh", "-c",
-                    "until test -e /tmp/go; do sleep 0.05; done; cat late", timeout=LONG, check=True)
+    gate = Gate(cluster)
+    r = cluster.run("vbatch", "--parsable", "--away", "--no-wait", "-D", "/root", "--", "bash", "-c",
+                    f"{gate.wait}; cat late", timeout=LONG, check=True)
     job = int(r.stdout)
     (root / "late").write_text("changed\n")
-    wait_until("it runs", lambda: (task(cluster, job) / "tmp").exists(), LONG)
-    (task(cluster, job) / "tmp/go").write_text("")
+    gate.open()
     wait_until("home has it all", lambda: is_over(cluster, job), LONG)
     assert "as submitted" in (root / f"vrun-{job}.out").read_text()
 

@@ -767,7 +767,8 @@ void TaskSupervisor::Tell() {
     down.mutable_started();
     Send(down);
   }
-  bool output_told = !attached_ || OutputEndSent();
+  // The output of an away job waits for home, and the end of the job must not.
+  bool output_told = !attached_ || OutputEndSent() || Run().away();
   if (record_ && !told_exited_ && output_told) {
     told_exited_ = true;
     *down.mutable_exited()->mutable_record() = *record_;
