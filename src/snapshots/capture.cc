@@ -73,7 +73,11 @@ Capture::~Capture() {
 vrun::Result<Capture::Names> Capture::FetchNames(const Digest& tree, const Digest& have) {
   Names names;
   VRUN_ASSIGN(names.root, FetchRoot(tree));
-  VRUN_ASSIGN(names.fresh, FetchDirectories(tree, have));
+  auto fresh = FetchDirectories(tree, have);
+  // Home was restarted, so that it does not know that tree.
+  if (!fresh && fresh.error().code() == Code::kNotFound && have != Digest()) fresh = FetchDirectories(tree, Digest());
+  if (!fresh) return std::move(fresh).error();
+  names.fresh = *std::move(fresh);
   return names;
 }
 

@@ -163,7 +163,9 @@ def test_the_store_is_away_and_home_is_killed_meanwhile(away, server):
     waiting = cluster.popen("vbatch", "--parsable", "--away", "-D", "/root", "--", "bash", "-c",
                             f"{gate.wait}; sha256sum < new", stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, text=True)
-    job = int(waiting.stdout.readline())
+    said = waiting.stdout.readline()
+    assert said, waiting.stderr.read()
+    job = int(said)
     state = wait_until("what is wrong is said", lambda: (lambda a: a if a["problem"] else None)(cluster.json("job", job)["away"]), LONG)
     assert not state["safe"] and "S3" in state["problem"], state
     assert "not safe to disconnect" in cluster.vctl("job", job).stdout

@@ -428,6 +428,10 @@ std::unique_ptr<NodeLinks::ContentUse> PodRun::UseContent() {
 // The exit record is here, and all output and writes are home.
 bool PodRun::Complete() const {
   if (!attempt_ || !attempt_->record || attempt_->writes != JobAttempt::Writes::kFinished) return false;
+  return OutputsEnded();
+}
+
+bool PodRun::OutputsEnded() const {
   bool ended = sink_->OutputEnded(v1::STDOUT) && sink_->OutputEnded(v1::STDERR);
   for (const v1::Descriptor& d : sink_->Descriptors()) {
     ended = ended && (!d.output() || sink_->OutputEnded(static_cast<v1::StreamId>(d.number())));
@@ -438,6 +442,10 @@ bool PodRun::Complete() const {
 
 void PodRun::MaybeFinish() {
   if (Preempted()) return MaybeRestart();
+  if (carries_ && state_ == State::kEnding && attempt_ && attempt_->record && OutputsEnded()) {
+    carries_ = false;
+    CarryHome();
+  }
   if (state_ != State::kEnding || !Complete()) return;
   Outcome outcome;
   outcome.record = attempt_->record;

@@ -106,6 +106,7 @@ class PodRun : public JobRun {
   // The writes are kept on the node.
   void OnKept(const v1::WriteBackEnd& end);
   void CarryHome();  // what was kept
+  bool OutputsEnded() const;
   void ListenTo(uint64_t view);
   uint64_t LiveFailed() const;
   void MarkLive();
@@ -171,6 +172,7 @@ class PodRun : public JobRun {
   bool ever_attached_ = false;  // a node may have started the command
   uint64_t fetched_before_ = 0;
   std::unique_ptr<KeptCarry> carry_;         // of an away job that has ended
+  bool carries_ = false;                     // as soon as the output is here, since notes about writes follow it
   bool settles_ = false;                     // when that is here, by what the controller knows
   std::string left_on_node_;                 // what of that could not be applied, for people
   std::string kept_on_;                      // the node that has kept writes of an earlier attempt

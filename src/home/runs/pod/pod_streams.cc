@@ -14,6 +14,8 @@ namespace vrun::home {
 // Its streams begin where those of the attempt before ended: as recorded by an earlier home, or as far as the sink has
 // them.
 void PodRun::BeginAttempt() {
+  carry_.reset();
+  carries_ = false;
   const uint32_t attempt = placement_.attempt();
   StreamBases bases;
   if (plan_.one_attempt) {
@@ -113,7 +115,8 @@ void PodRun::OnKept(const v1::WriteBackEnd& end) {
   if (Preempted()) {
     if (end.entries() > 0) kept_on_ = node();
   } else if (plan_.away) {
-    return CarryHome();
+    carries_ = true;
+    return MaybeFinish();
   } else if (end.entries() > 0) {
     const std::string job = std::to_string(plan_.job);
     sink_->OnNotice("what job " + job + " wrote is kept on node " + Escape(node()) + " (" +
