@@ -10,6 +10,7 @@ import textwrap
 import pytest
 
 from cluster import wait_until
+from test_fs_restart import program_pids
 
 pytestmark = pytest.mark.seconds(240)
 
@@ -119,7 +120,7 @@ def test_it_gives_up_pods_and_gets_others_back(small):
     # What the pods wrote that left is home too.
     written = {p.name: p.stat().st_size for p in (c.root / "root").glob("*-?")}
     assert written == {"left-2": 100000, "left-3": 100000, "ended-0": 1, "ended-1": 1, "ended-4": 1, "ended-5": 1}
-    shown = c.json("job", str(job))
+    shown = wait_until("all its pods are over", lambda: (now := c.json("job", str(job)))["state"] == "COMPLETED" and now)
     assert [p["state"] for p in shown["pods"]] == ["COMPLETED", "COMPLETED", "LEFT", "LEFT", "COMPLETED", "COMPLETED"]
     assert (shown["state"], shown["min_nodes"], shown["nodes"]) == ("COMPLETED", 2, 4)
     assert "2 to 4 nodes" in c.vctl("job", str(job)).stdout
@@ -135,13 +136,17 @@ def test_what_is_killed_in_the_middle_changes_nothing(small, daemon):
     wait_until("pods leave", lambda: "LEFT" in states(c, job).values())
     if daemon == "agent":
         node = next(p["node"] for p in c.json("job", str(job))["pods"] if p["pod"] == 1)
-        c.stop_node(node, signal.SIGHUP)   # what runs there goes on
-        c.start_node(node)
+        agents = program_pids(c, "node", node)
+        for pid in agents:
+            os.kill(pid, signal.SIGKILL)   # its host starts it again, and what runs there goes on
+        wait_until("another agent runs", lambda: (now := program_pids(c, "node", node)) and now != agents)
     else:
         pid = c.pid_of(daemon)
         os.kill(pid, signal.SIGKILL)
-        wait_until("it is dead", lambda: c.pid_of(daemon) != pid)   # its clients start home again
-        c.up()
+        wait_until("it is dead", lambda: c.pid_of(daemon) != pid)
+        if daemon == "controller":   # home's clients start home
+            c.up()
+        wait_until("there is another", lambda: c.vctl("status").returncode == 0 and c.pid_of(daemon))
     status, said, err = finish(other)
     if daemon != "home":   # which it was attached to
         assert (status, said) == (0, "other\nother\n"), err
