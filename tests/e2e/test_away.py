@@ -77,7 +77,10 @@ def is_over(cluster, job):
 
 
 def snapshots_are_gone(cluster):
-    return not list(pathlib.Path(cluster.directory).glob("home/**/snapshots/owners/*/snapshots/.away-*"))
+    try:
+        return not list(pathlib.Path(cluster.directory).glob("home/**/snapshots/owners/*/snapshots/.away-*"))
+    except FileNotFoundError:   # a folder was removed while we walked
+        return False
 
 
 def test_home_is_destroyed_after_safe(away, server):

@@ -146,7 +146,7 @@ def test_what_is_killed_in_the_middle_changes_nothing(small, daemon):
         wait_until("it is dead", lambda: c.pid_of(daemon) != pid)
         if daemon == "controller":   # home's clients start home
             c.up()
-        wait_until("there is another", lambda: c.vctl("status").returncode == 0 and c.pid_of(daemon))
+        wait_until("there is another", lambda: c.vctl("jobs").returncode == 0 and c.pid_of(daemon))
     status, said, err = finish(other)
     if daemon != "home":   # which it was attached to
         assert (status, said) == (0, "other\nother\n"), err
