@@ -34,13 +34,14 @@ void AdminQueries::Change(const Client& client, const v1::ChangeJobs& change) {
 }
 
 void AdminQueries::Drain(const Client& client, const v1::DrainNodes& drain) {
-  controller_->Call<v1::DrainNodes, v1::NodesReply>("Drain", drain, kAdminTimeout, [client](Result<v1::NodesReply> reply) {
-    if (!reply) return client->SendError(reply.error());
-    v1::HomeMessage message;
-    message.mutable_nodes()->mutable_nodes()->Swap(reply->mutable_nodes());
-    client->Send(message);
-    client->Close();
-  });
+  controller_->Call<v1::DrainNodes, v1::NodesReply>(
+      "Drain", drain, kAdminTimeout, [client](Result<v1::NodesReply> reply) {
+        if (!reply) return client->SendError(reply.error());
+        v1::HomeMessage message;
+        message.mutable_nodes()->mutable_nodes()->Swap(reply->mutable_nodes());
+        client->Send(message);
+        client->Close();
+      });
 }
 
 void AdminQueries::Maintain(const Client& client, const v1::SetMaintenance& maintenance) {
