@@ -10,13 +10,13 @@
 namespace vrun::cli {
 namespace {
 
-enum CommonId { kFormat = 1000, kNoHeaders, kHelp, kVersion };
+enum CommonId { kFormat = 1000, kNoHeaders, kHelpFlag, kVersion };
 
 constexpr OptionSpec kCommon[] = {
     {kFormat, 'o', "output", Argument::kRequired, "json|wide|name|table", "form of the output", Completes::kFormats},
     {kNoHeaders, 0, "no-headers", Argument::kNone, "", "tables without their first line"},
     {kVersion, 0, "version", Argument::kNone, "", "the version"},
-    {kHelp, 'h', "help", Argument::kNone, "", "this text"},
+    {kHelpFlag, 'h', "help", Argument::kNone, "", "this text"},
 };
 
 Status ApplyFormat(const CtlCommand& command, CtlInvocation* invocation) {
@@ -83,7 +83,7 @@ int RunCommand(const CtlCommand& command, std::span<const std::string> words) {
   if (!parsed) return UsageError(std::string(command.name) + ": " + parsed.error().message());
   CtlInvocation invocation;
   invocation.words = *std::move(parsed);
-  if (invocation.Has(kHelp)) {
+  if (invocation.Has(kHelpFlag)) {
     Print(CommandHelp(command));
     return 0;
   }
