@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "sched/engine/explain.h"
+#include "sched/engine/inspect.h"
 #include "sched/testing/test_world.h"
 
 namespace vrun::sched::core {
@@ -122,6 +123,16 @@ TEST(Elastic, APodThatCannotStartIsGivenUpAndTriedAgainLater) {
   w.Feed({JobEnded{3}}, kSecond);
   w.Run(kHour);
   EXPECT_EQ(w.running.at(2).size(), 3u);
+}
+
+TEST(Elastic, OfPodsThatLookAlikeOnlyTheNamedOneIsGone) {
+  World w;
+  w.Feed(Nodes(1, 8));
+  w.Feed({JobSubmitted{Elastic(1, 1, 3, 0)}}, kSecond);  // without GPUs, all on one node
+  ASSERT_EQ(w.running.at(1).size(), 3u);
+  w.Feed({PodsGone{1, {w.running.at(1).back()}}}, kSecond);
+  EXPECT_EQ(w.running.at(1).size(), 2u);
+  EXPECT_EQ(InspectJob(w.state, 1)->pods, 2u);
 }
 
 TEST(Elastic, ItsFirstPodStays) {

@@ -315,9 +315,12 @@ void Core::On(const PodsGone& e) {
   const std::vector<PodPlace> pods = PodsAt(job.placement, 0);
   Placement rest{{}, {}, job.placement.alternative};
   std::vector<Room> gone;
+  // Pods without GPUs on the same node look alike: each that is named is one of them.
+  std::vector<PodPlace> named = e.pods;
   for (size_t i = 0; i < pods.size(); ++i) {
     const Room& room = job.placement.rooms[i];
-    if (std::find(e.pods.begin(), e.pods.end(), pods[i]) != e.pods.end()) {
+    if (const auto it = std::find(named.begin(), named.end(), pods[i]); it != named.end()) {
+      named.erase(it);
       gone.push_back(room);
       continue;
     }

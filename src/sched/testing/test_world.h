@@ -115,9 +115,8 @@ class World {
     if (const auto* e = std::get_if<JobStopped>(&event)) Gone(e->job);
     if (const auto* e = std::get_if<JobResized>(&event)) Shrunk(e->job);
     if (const auto* e = std::get_if<PodsGone>(&event); e != nullptr && !stopping.contains(e->job)) {
-      std::erase_if(running.at(e->job), [&](const PodPlace& pod) {
-        return std::find(e->pods.begin(), e->pods.end(), pod) != e->pods.end();
-      });
+      std::vector<PodPlace>& pods = running.at(e->job);
+      for (const PodPlace& pod : e->pods) pods.erase(std::find(pods.begin(), pods.end(), pod));
     }
     if (const auto* e = std::get_if<JobEnded>(&event)) {
       Gone(e->job);
