@@ -314,6 +314,25 @@ TEST_F(ApplyLive, WhatWasOnlyAppendedToAFileThatIsGoneOrAnotherIsNotLost) {
   EXPECT_TRUE(applier_->Apply(given_up)) << "once";
 }
 
+TEST_F(ApplyLive, AFileThatIsMadeToAppendReplacesNothing) {
+  const auto made = [&](const std::string& text) {
+    WriteBack put = Message("/log");
+    SetMeta(put.mutable_put_file()->mutable_meta(), S_IFREG | 0640);
+    put.mutable_put_file()->set_size(text.size());
+    put.mutable_put_file()->set_over(v1::APPEND_ANY);
+    ASSERT_TRUE(applier_->Apply(put));
+    ASSERT_TRUE(Data("/log", text, 0, true));
+  };
+  made("");
+  EXPECT_EQ(Read("/log"), "");
+  struct stat st {};
+  ASSERT_EQ(::stat(Path("/log").c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 07777, 0640u);
+  made("of one node\n");
+  made("of another\n");
+  EXPECT_EQ(Read("/log"), "of one node\nof another\n");
+}
+
 TEST_F(ApplyLive, AFileWithOtherNamesChangesUnderAll) {
   Write("/a", "both");
   ASSERT_EQ(::link(Path("/a").c_str(), Path("/b").c_str()), 0);

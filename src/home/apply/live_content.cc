@@ -108,7 +108,8 @@ Result<bool> LivePolicy::BeginAppend(const WriteBack& message, IncomingFile* fil
   const bool resumed = growing_->appender.resumed();
   // The node may not know yet what another node of the view, or home, has appended.
   const bool is_end = size <= file->put.size() && (!message.has_base() || message.base().size() == size);
-  growing_->alone = !any && !resumed && is_end && IsMeant(message, st);
+  const bool new_file = any && !before && size == 0 && file->put.append_from() == 0;
+  growing_->alone = !resumed && (new_file || (!any && is_end && IsMeant(message, st)));
   if (growing_->alone) growing_->begin = size;
   return any || resumed || growing_->alone || MayMerge(message, st);
 }

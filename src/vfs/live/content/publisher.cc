@@ -139,7 +139,9 @@ int Publisher::PublishLocked(LiveNode* node) {
   op.content = version->content();
   op.version = version;
   // Append to any file that is there.
-  if (node->names.empty() && op.content.over == v1::APPEND) op.content.over = v1::APPEND_ANY;
+  const bool all = op.content.ranges.empty() ? op.content.size == 0 : op.content.ranges.front().offset == 0;
+  const bool made = std::exchange(node->made_to_append, false) && op.born && op.content.over == v1::NOTHING && all;
+  if (made || (node->names.empty() && op.content.over == v1::APPEND)) op.content.over = v1::APPEND_ANY;
   // If home has the file, it is written in place.
   if (!op.born) {
     op.linked = node->at_home.ino != 0 ? node->at_home.ino : node->in_home_tree() ? node->version.ino : UINT64_MAX;

@@ -110,6 +110,9 @@ struct LiveNode {
   uint32_t writers = 0;
   timespec written{};  // with passthrough: the backing file's mtime at the last flush
   bool lost_reported = false;
+  // Created here by open(O_CREAT | O_APPEND), and not told yet. Another node may have created it in the same moment:
+  // the content goes behind what is there. Not journaled; another name takes it away.
+  bool made_to_append = false;
   uint64_t sought = 0;          // change of its name after which home's tree was searched for it (LiveMerge::Defer)
   std::vector<LiveName> names;  // the known ones; a directory has at most one
   std::unique_ptr<LiveDirectory> directory;

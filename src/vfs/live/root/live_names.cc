@@ -152,6 +152,7 @@ void LiveRoot::CreateLoaded(const Request& request, const NewName& made, uint32_
     }
     ++node->lookups;  // at once: without a name and lookups the node would be dropped
     nodeid = node->nodeid;
+    node->made_to_append = write && (flags & O_APPEND) != 0 && (flags & O_EXCL) == 0 && !made.name.empty();
     if (notices_.no_open() && write) node->writers = 1;
     if (notices_.no_open() && !write) (void)publisher_.PublishLocked(node);  // no close will be reported
     DidLocked(request, nodeid);

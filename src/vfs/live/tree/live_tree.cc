@@ -352,6 +352,7 @@ void LiveTree::Attach(LiveNode* directory, std::string_view name, LiveNode* node
   of.ours[it->second.cookie] = it->first;
   pending_.push_back({node->change, directory->nodeid, it->first});
   node->names.push_back({directory, it->first});
+  node->made_to_append = false;  // a file that is renamed to this name replaces what is there
   TouchName(*directory, it->first);
 }
 
