@@ -15,8 +15,6 @@ def main(arguments):
     o = parser.parse_args(arguments)
     report = lib.Report()
     with jobs_lib.both() as (c, s):
-        if not jobs_lib.has_arrays(c):
-            raise RuntimeError("this vbatch has no arrays")
         ours = c.command("vbatch", "-D", "/root", "--hold", "-a", f"0-{o.count - 1}", "--", "true")
         slurms = s.batch("--hold", "-a", f"0-{o.count - 1}", "--wrap", "true")
         times = lib.interleaved({"ours": lambda: lib.timed(ours, c.environment), "slurm": lambda: lib.timed(slurms, s.env)}, o.runs)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """No-op jobs a second from end to end on one node, full sandboxes, against an array of Slurm's, which has none: bench/run jobs.
 
-From the first submission until none is left. Ours are an array too, where vbatch has them (--single: no array), else of 32 clients.
+From the first submission until none is left. Ours are an array too; with --single they are submitted one by one, by 32 clients.
 """
 import argparse
 import time
@@ -21,7 +21,7 @@ def main(arguments):
     o = parser.parse_args(arguments)
     report = lib.Report()
     with jobs_lib.both() as (c, s):
-        array = jobs_lib.has_arrays(c) and not o.single
+        array = not o.single
         lib.timed(c.command("vbatch", "-D", "/root", "--", "true"), c.environment)
         jobs_lib.ours_are_over(c)
 

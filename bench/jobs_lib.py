@@ -42,7 +42,3 @@ def ours_are_over(c):
 
 def slurms_are_over(s):
     wait_until("Slurm's jobs are over", s.empty, LONG)
-
-
-def has_arrays(c):
-    return "--array" in c.run("vbatch", "--help").stdout
