@@ -47,6 +47,7 @@ ROOMS = {
              "runs", "runs/pod", "runs/gang", "clients", "."],
     "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "task", "agent"],
     "control": ["store", "tier", "places", "journal", "state", "state/arrays", "ops", "duties", "."],
+    "gpu": [".", "inject"],
     "cli": ["base", "array", "request", "host", "run", "ctl", "."],
 }
 TESTING = "testing"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a pod was given of its node's GPUs: plain values. The agent fills them in from the order and from what it made
-// for it (mig.h, mps.h); injection.h turns them into what the sandbox adds.
+// for it (mig.h, mps.h); inject/injection.h turns them into what the sandbox adds.
 #pragma once
 
 #include <cstdint>

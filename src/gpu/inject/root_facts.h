@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "gpu/driver_bundle.h"
+#include "gpu/inject/driver_bundle.h"
 
 namespace vrun::gpu {
 
@@ -26,7 +26,6 @@ struct RootFacts {
   bool glibc = false;                    // it has glibc's loader for this machine
   bool musl = false;                     // it has musl's loader for this machine
   std::optional<std::string> musl_path;  // bytes of /etc/ld-musl-<machine>.path
-  bool nixos = false;                    // it has /etc/NIXOS
   bool opencl_icd = false;               // it has /etc/OpenCL/vendors/nvidia.icd
   std::vector<StaleFile> stale;          // each file once, whatever its number of names
 };

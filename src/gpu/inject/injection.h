@@ -20,7 +20,7 @@
 //   conda, virtual environments       as their root; a libcuda.so.1 in a RPATH is covered by ours
 //   musl                              /etc/ld-musl-<machine>.path as with the cache, LD_LIBRARY_PATH. The driver itself
 //                                     needs glibc: only with a compatibility library (gcompat) does it load
-//   NixOS                             /run/opengl-driver/lib, LD_LIBRARY_PATH: its loader reads no cache
+//   NixOS, programs of Nix            /run/opengl-driver/lib, LD_LIBRARY_PATH: their loader reads no cache
 //   empty (one static program)        LD_LIBRARY_PATH; nothing is mounted over the root
 //
 // How the sandbox carries the list out:
@@ -41,8 +41,8 @@
 
 #include "base/result.h"
 #include "gpu/allotment.h"
-#include "gpu/driver_bundle.h"
-#include "gpu/root_facts.h"
+#include "gpu/inject/driver_bundle.h"
+#include "gpu/inject/root_facts.h"
 #include "proto/common.pb.h"
 #include "proto/supervisor.pb.h"
 
