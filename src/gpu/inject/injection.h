@@ -26,7 +26,8 @@
 // How the sandbox carries the list out:
 //   1. devices, in its own /dev;
 //   2. mounts, in order. An empty source is a new, empty tmpfs, which is made read-only, if so asked, after step 4;
-//   3. files. Below /run and below such a tmpfs they are written there. Elsewhere in the root they are mounted over what
+//   3. files. Below /run and below such a tmpfs they are written there. Elsewhere in the root they are mounted over
+//   what
 //      is there, so nothing of them is carried home; `optional` as in the schema;
 //   4. links, where the path does not exist;
 //   5. environment, then prepend.
@@ -79,8 +80,8 @@ struct InjectionRequest {
   std::vector<std::string> gpu_information;  // of gpus/<bdf>/information, by number of the GPU; may be shorter
 };
 
-// kInvalid: the allotment does not fit the node (a number out of range, a share of two GPUs). kUnavailable: nvidia-uvm is
-// not loaded, so that no CUDA program could start.
+// kInvalid: the allotment does not fit the node (a number out of range, a share of two GPUs). kUnavailable: nvidia-uvm
+// is not loaded, so that no CUDA program could start.
 Result<v1::GpuInjection> MakeInjection(const InjectionRequest& request);
 
 // Adds what the root needs. `environment`: the command's, NAME=value; what the user set himself is kept.

@@ -20,6 +20,9 @@ struct StaleFile {
   std::string name;  // the bundle's library or program: "libcuda.so.1", "nvidia-smi"
 };
 
+// musl's list of directories, by its machine: "/etc/ld-musl-x86_64.path".
+const char* MuslPathFile();
+
 struct RootFacts {
   bool frozen = true;                    // false: a live view, in which nothing can be made
   std::optional<std::string> ld_cache;   // bytes of /etc/ld.so.cache
@@ -30,8 +33,8 @@ struct RootFacts {
   std::vector<StaleFile> stale;          // each file once, whatever its number of names
 };
 
-// `root`: a directory; stays open, the caller's. Never fails: what cannot be read is treated as absent, and the pod gets
-// the bundle by LD_LIBRARY_PATH at least. Blocks on the view.
+// `root`: a directory; stays open, the caller's. Never fails: what cannot be read is treated as absent, and the pod
+// gets the bundle by LD_LIBRARY_PATH at least. Blocks on the view.
 RootFacts ReadRootFacts(int root, bool frozen, const Bundle& bundle, const std::vector<std::string>& environment);
 
 }  // namespace vrun::gpu
