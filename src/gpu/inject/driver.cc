@@ -14,6 +14,7 @@
 #include "gpu/inject/elf_soname.h"
 #include "gpu/inject/ld_cache.h"
 #include "gpu/inject/root_dir.h"
+#include "gpu/inject/trusted.h"
 
 namespace vrun::gpu {
 namespace {
@@ -69,21 +70,6 @@ bool HasOwnVersion(const std::string& name) {
 }
 
 bool Newer(const std::string& a, const std::string& b) { return CompareLdCacheNames(a, b) > 0; }
-
-// Whoever could change the file could run code in every pod, and perhaps in the agent, which loads NVML.
-Status CheckOwner(const std::string& path) {
-  for (size_t slash = path.size(); slash != std::string::npos && slash > 0; slash = path.rfind('/', slash - 1)) {
-    const std::string part = path.substr(0, slash);
-    struct stat st;
-    if (::lstat(part.c_str(), &st) != 0) return ErrnoError("stat " + Escape(part));
-    const bool ours = st.st_uid == 0 || st.st_uid == ::geteuid();
-    const bool sticky = S_ISDIR(st.st_mode) && (st.st_mode & S_ISVTX) != 0;
-    if (ours && ((st.st_mode & 022) == 0 || sticky)) continue;
-    return Error(Code::kDenied,
-                 Escape(part) + ": others than root can write it: a GPU driver must belong to root alone");
-  }
-  return {};
-}
 
 class Search {
  public:
@@ -177,7 +163,8 @@ class Search {
       const std::optional<std::string> soname = ElfSoname(file.get());
       if (!soname) continue;  // of another machine: 32-bit libraries
       VRUN_ASSIGN(std::string source, PathOf(file.get()));
-      VRUN_TRY(CheckOwner(source));
+      // Whoever could change it could run code in every pod, and in the agent, which loads NVML.
+      VRUN_TRY(CheckOnlyRootWrites(source));
       driver_.files.push_back({std::move(source), "lib64/" + name, Plain(*soname) ? *soname : "", UseOf(name)});
     }
     return {};
@@ -190,7 +177,7 @@ class Search {
         const Result<UniqueFd> fd = OpenBelow(root_.get(), std::string(directory) + "/" + program, &st);
         if (!fd || !S_ISREG(st.st_mode) || (st.st_mode & 0111) == 0) continue;
         VRUN_ASSIGN(std::string source, PathOf(fd->get()));
-        VRUN_TRY(CheckOwner(source));
+        VRUN_TRY(CheckOnlyRootWrites(source));
         driver_.files.push_back({std::move(source), std::string("bin/") + program, ""});
         break;
       }
@@ -221,7 +208,7 @@ class Search {
     const Result<UniqueFd> table = OpenBelow(root_.get(), "usr/share/nvidia/nvoptix.bin", &st);
     if (!table || !S_ISREG(st.st_mode)) return;
     Result<std::string> source = PathOf(table->get());
-    if (!source || !CheckOwner(*source)) return;
+    if (!source || !CheckOnlyRootWrites(*source)) return;
     driver_.files.push_back({*std::move(source), "share/nvidia/nvoptix.bin", "", DriverUse::kGraphics});
   }
 

@@ -269,7 +269,7 @@ TEST_F(RealRootTest, AnEnvironmentWithRpathAndAnotherLibcuda) {
   ASSERT_TRUE(MakeGlibcRoot(directory_, Root()));
   MakeCache();
   ASSERT_TRUE(
-      MakeProbe(directory_, Root("/opt/conda/bin/probe"), "cc", {"-Wl,--disable-new-dtags,-rpath,$ORIGIN/../lib"}));
+      MakeProbe(directory_, Root("/opt/conda/bin/probe"), "cc", {"-Wl,--disable-new-dtags,-rpath,/opt/conda/lib"}));
   ASSERT_TRUE(MakeFakeLibrary(directory_, Root("/opt/conda/lib/libcuda.so.1"), "libcuda.so.1", "stub"));
   for (const bool frozen : {true, false}) {
     for (const char* variable : {"CONDA_PREFIX=/opt/conda", "PATH=/opt/conda/bin:/usr/bin"}) {
@@ -293,10 +293,10 @@ TEST_F(RealRootTest, Musl) {
   ASSERT_TRUE(MakeProbe(directory_, Root("/bin/probe"), "musl-gcc"));
   const std::vector<std::string> probe = {"/bin/probe", "libcuda.so.1"};
   EXPECT_EQ(Run(probe, true, With::kNoVariables), "580.159.04\n");
+  ASSERT_EQ(*RunHere({"rm", Root(MuslPathFile())}), "");  // made as a mount point
   EXPECT_EQ(Run(probe, false), "580.159.04\n");
   // Without the file and in a live view only the variable helps.
   EXPECT_NE(Run(probe, false, With::kNoVariables).find("libcuda.so.1"), std::string::npos);
-  ASSERT_EQ(*RunHere({"rm", "-rf", Root("/etc/ld-musl-" + machine + ".path")}), "");
   directory_.Write("root/etc/ld-musl-" + machine + ".path", "/lib:/usr/lib\n");
   ASSERT_TRUE(MakeFakeLibrary(directory_, Root("/usr/lib/libcuda.so.1"), "libcuda.so.1", "stale"));
   EXPECT_EQ(Run(probe, false, With::kNoVariables), "580.159.04\n");
@@ -325,11 +325,12 @@ TEST_F(RealRootTest, ProcIsMasked) {
   ASSERT_TRUE(MakeGlibcRoot(directory_, Root()));
   MakeCache();
   ASSERT_TRUE(RunHere({"cp", "/bin/busybox", Root("/bin/busybox")})) << "busybox-static";
-  const std::string seen = Run({"/bin/busybox", "sh", "-c",
-                                "cat /proc/driver/nvidia/params; ls /proc/driver/nvidia; ls /dev; "
-                                "echo $PATH $CUDA_VISIBLE_DEVICES; readlink /run/opengl-driver/lib; "
-                                "touch /run/vrun/nvidia/lib64/x 2>/dev/null || echo read-only"},
-                               false, With::kEverything, {"PATH=/bin"});
+  const std::string seen =
+      Run({"/bin/busybox", "sh", "-c",
+           "b=/bin/busybox; $b cat /proc/driver/nvidia/params; $b ls /proc/driver/nvidia; $b ls /dev; "
+           "echo $PATH $CUDA_VISIBLE_DEVICES; $b readlink /run/opengl-driver/lib; "
+           "$b touch /run/vrun/nvidia/lib64/x 2>/dev/null || echo read-only"},
+          false, With::kEverything, {"PATH=/bin"});
   EXPECT_EQ(seen,
             "ModifyDeviceFiles: 0\nparams\nregistry\nversion\nnvidia-uvm\nnvidia5\nnvidiactl\n"
             "/run/vrun/nvidia/bin:/bin 0\n/run/vrun/nvidia/lib64\nread-only\n");

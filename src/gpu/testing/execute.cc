@@ -19,6 +19,10 @@
 #include "base/files.h"
 #include "gpu/inject/root_dir.h"
 
+// Macros of <sys/sysmacros.h>, and names of the schema.
+#undef major
+#undef minor
+
 namespace vrun::gpu {
 namespace {
 

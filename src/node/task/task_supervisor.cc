@@ -16,6 +16,7 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "gpu/inject/injection.h"
 #include "node/gang/gang.h"
 #include "node/task/task_spec.h"
 
@@ -255,12 +256,19 @@ void TaskSupervisor::Begin(Frame frame) {
   if (frame.fds.size() > 1) views.apart = std::move(frame.fds[1]);
   has_apart_ = static_cast<bool>(views.apart);
   MakeStreams();
-  Status started = StartCommand(*spec_, std::move(views));
+  Status started = AddForGpus(views.whole.get());
+  if (started) started = StartCommand(*spec_, std::move(views));
   loop_->Post([this] { Settle(); });
   if (started) return;
   job_link_.End();
   sandbox_.reset();
   Record(JudgeStartFailure({sandbox::StartFailure::Kind::kFailed, started.error().message()}));
+}
+
+Status TaskSupervisor::AddForGpus(int view) {
+  if (!spec_->has_gpus()) return {};
+  const auto& variables = Run().command().environment();
+  return gpu::CompleteForRoot(view, !spec_->live_root(), {variables.begin(), variables.end()}, spec_->mutable_gpus());
 }
 
 Status TaskSupervisor::StartCommand(const v1::TaskSpec& in, sandbox::RootViews views) {

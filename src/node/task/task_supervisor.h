@@ -76,6 +76,8 @@ class TaskSupervisor {
   const v1::RunSpec& Run() const { return spec_->order().spec(); }
   const v1::Placement& Place() const { return spec_->order().placement(); }
   bool HasTerminal() const { return Run().command().terminal() && Place().pod() == 0; }
+  // Adds to the injection what the root needs. Blocks on the view, as all that follows does.
+  Status AddForGpus(int view);
   Status StartCommand(const v1::TaskSpec& spec, sandbox::RootViews views);
   void LetGo();  // if all is prepared, and the controller has said so
   void OnStart();
