@@ -111,7 +111,8 @@ class Reader {
       LdCacheEntry entry{.flags = in.flags, .os_version = in.os_version, .hwcap = in.hwcap};
       if (HasSubdirectory(in.hwcap)) {
         const auto index = static_cast<uint32_t>(in.hwcap);
-        if (index >= subdirectories_.size()) continue;  // the loader ignores it too
+        // The loader ignores such an entry too.
+        if (index >= subdirectories_.size() || subdirectories_[index].empty()) continue;
         entry.subdirectory = subdirectories_[index];
         entry.hwcap = in.hwcap & ~uint64_t{UINT32_MAX};
       }
