@@ -280,6 +280,13 @@ TEST_F(RealRootTest, AnEnvironmentWithRpathAndAnotherLibcuda) {
   EXPECT_EQ(Run({"/opt/conda/bin/probe", "libcuda.so.1"}, true), "stub\n");
 }
 
+// Programs of Nix have this directory in their RUNPATH, and a loader that reads no cache of the root.
+TEST_F(RealRootTest, ProgramsOfNix) {
+  ASSERT_TRUE(MakeGlibcRoot(directory_, Root()));
+  ASSERT_TRUE(MakeProbe(directory_, Root("/nix/store/probe"), "cc", {"-Wl,-rpath,/run/opengl-driver/lib"}));
+  EXPECT_EQ(Run({"/nix/store/probe", "libcuda.so.1"}, false, With::kNoVariables), "580.159.04\n");
+}
+
 TEST_F(RealRootTest, Musl) {
   if (!RunHere({"musl-gcc", "--version"})) GTEST_SKIP() << "SKIP: no musl-gcc: tools/install-deps --test";
 #if defined(__x86_64__)
