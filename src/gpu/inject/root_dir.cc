@@ -25,9 +25,14 @@ Result<UniqueFd> OpenBelow(int root, const std::string& path) {
   open_how how{};
   how.flags = O_PATH | O_CLOEXEC;
   how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-  UniqueFd fd(static_cast<int>(::syscall(SYS_openat2, root, path.c_str(), &how, sizeof how)));
-  if (!fd) return ErrnoError("open " + Escape(path));
-  return fd;
+  // EAGAIN: something was mounted or renamed on this host while ".." of a link was followed. That happens all the time
+  // where sandboxes are made.
+  constexpr int kMostTries = 64;
+  for (int tries = 0;; ++tries) {
+    UniqueFd fd(static_cast<int>(::syscall(SYS_openat2, root, path.c_str(), &how, sizeof how)));
+    if (fd) return fd;
+    if (errno != EAGAIN || tries == kMostTries) return ErrnoError("open " + Escape(path));
+  }
 }
 
 Result<UniqueFd> OpenBelow(int root, const std::string& path, struct stat* st) {
