@@ -38,6 +38,7 @@ ROOMS = {
     "base": ["thread", ".", "hash", "io"],
     "tree": [".", "scan"],
     "store": ["format", "."],
+    "gpu": [".", "inject"],
     "sched": ["model", "share", "place", ".", "engine"],
     "sim": ["replay", "policies", "pods", "report"],
     "snapshots": ["away", "."],
@@ -47,7 +48,6 @@ ROOMS = {
              "runs", "runs/pod", "runs/gang", "clients", "."],
     "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "task", "agent"],
     "control": ["store", "tier", "places", "journal", "state", "state/arrays", "ops", "duties", "."],
-    "gpu": [".", "inject"],
     "cli": ["base", "array", "request", "host", "run", "ctl", "."],
 }
 TESTING = "testing"
