@@ -46,7 +46,7 @@ ROOMS = {
             "live/kernel", "live/content", "live/root", "live"],
     "home": ["root/watch", "root", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "kept", "runs/command",
              "runs", "runs/pod", "runs/gang", "clients", "."],
-    "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "task", "agent"],
+    "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "task", "agent"],
     "control": ["store", "tier", "places", "journal", "state", "state/arrays", "ops", "duties", "."],
     "cli": ["base", "array", "request", "host", "run", "ctl", "."],
 }

@@ -84,6 +84,14 @@ int main(int argc, char** argv) {
   node_app->add_option("--memory-bytes", node.memory_bytes, "offered; 0: what the machine has");
   node_app->add_option("--gpus", node.gpus, "offered; -1: what the machine has");
   node_app->add_option("--gpu-type", node.gpu_type, "e.g. h100");
+  node_app->add_option("--driver-root", node.driver_root, "where the files of the GPUs' driver are")
+      ->capture_default_str();
+  node_app->add_option("--device-root", node.device_root, "where its /proc, /sys and /dev are")->capture_default_str();
+  node_app->add_option("--dcgm-job-dir", node.dcgm_job_directory,
+                       "write job ids there, for the --hpc-job-mapping-dir of DCGM's exporter");
+  node_app->add_option("--gpu-interval-ms", node.gpu_interval_ms, "how often GPUs are metered and checked")
+      ->capture_default_str()
+      ->check(CLI::Range(100, 600000));
   const auto list = [node_app](const char* name, std::vector<std::string>* to, const char* help) {
     node_app->add_option(name, *to, help)->allow_extra_args(false);
   };

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <climits>
 #include <cstdlib>
 #include <map>
@@ -23,6 +22,7 @@
 #include "base/files.h"
 #include "base/io/event_loop.h"
 #include "base/log.h"
+#include "gpu/amd.h"
 #include "node/agent/attempt.h"
 #include "node/agent/controller_link.h"
 #include "node/agent/cpu_shares.h"
@@ -31,6 +31,7 @@
 #include "node/agent/node_facts.h"
 #include "node/fs/kept_store.h"
 #include "node/gang/gang.h"
+#include "node/gpus/node_gpus.h"
 #include "node/uid_ranges.h"
 #include "rpc/rpc.h"
 
@@ -58,14 +59,6 @@ std::vector<std::string> ListDirectory(const std::string& path) {
   return names;
 }
 
-int CountGpus() {
-  int n = 0;
-  for (const std::string& name : ListDirectory("/dev")) {
-    if (name.size() > 6 && name.compare(0, 6, "nvidia") == 0 && isdigit(static_cast<unsigned char>(name[6]))) ++n;
-  }
-  return n;
-}
-
 v1::Resources MachineResources(const AgentOptions& o) {
   v1::Resources r;
   const auto count = static_cast<uint32_t>(AllowedCpus().size());
@@ -73,7 +66,7 @@ v1::Resources MachineResources(const AgentOptions& o) {
   struct sysinfo info {};
   ::sysinfo(&info);
   r.set_memory_bytes(o.memory_bytes > 0 ? o.memory_bytes : static_cast<uint64_t>(info.totalram) * info.mem_unit);
-  r.set_gpus(static_cast<uint32_t>(o.gpus >= 0 ? o.gpus : CountGpus()));
+  r.set_gpus(static_cast<uint32_t>(std::max(o.gpus, 0)));  // if they were given; otherwise FindGpus knows
   r.set_gpu_type(o.gpu_type);
   return r;
 }
@@ -141,9 +134,29 @@ class Agent : public AttemptHost {
   const std::string& tasks_directory() const override { return tasks_directory_; }
   KeptStore* kept() override { return &kept_; }
   void KeptMore() override { kept_server_->Expire(); }
+  bool PrepareGpus(const v1::StartAttempt& order, std::function<void(Result<v1::GpuInjection>)> done) override {
+    if (order.placement().gpu_mask() == 0 || (gpus_ == nullptr && !amd_)) return false;
+    if (gpus_ != nullptr) {
+      gpus_->Prepare(order, std::move(done));
+    } else {
+      loop_.Post([done = std::move(done), list = GiveAmd(order.placement().gpu_mask())] { done(list); });
+    }
+    return true;
+  }
+  void ReleaseGpus(const AttemptKey& key) override {
+    if (gpus_ != nullptr) gpus_->Release(key);
+  }
 
  private:
   Result<int> Listen();
+  void FindGpus();
+  Result<v1::GpuInjection> GiveAmd(uint32_t mask) const;
+  // Of the device root.
+  std::string Below(const std::string& path) const {
+    return options_.device_root == "/" ? path : options_.device_root + path;
+  }
+  // The node's resources; adds what is known of its GPUs.
+  v1::Resources DescribeGpus(v1::NodeFacts* facts) const;
   v1::Register Describe();
   void Presign(const std::string& tenant, v1::PresignRequest request);
   void OnPresigned(v1::PresignReply reply);
@@ -181,6 +194,8 @@ class Agent : public AttemptHost {
   std::unique_ptr<NodeCaches> caches_;
   std::unique_ptr<KeptServer> kept_server_;
   v1::NodeFacts facts_;
+  std::unique_ptr<NodeGpus> gpus_;     // null: no driver of NVIDIA, or the number was given (--gpus)
+  std::optional<gpu::Inventory> amd_;  // only without gpus_
   std::unique_ptr<SupervisorLink> spare_;
   std::map<AttemptKey, std::unique_ptr<Attempt>> attempts_;
   std::map<AttemptKey, v1::AttemptReport> ended_;  // not yet acknowledged by the controller
@@ -193,7 +208,6 @@ class Agent : public AttemptHost {
 
 Status Agent::Start() {
   VRUN_TRY(CheckHost());
-  VRUN_ASSIGN(facts_, DescribeNode(options_.facts, MachineResources(options_).gpus()));
   for (const char* sub : {"/tasks", "/kept", "/reports", "/store", "/views", "/fs"}) {
     VRUN_TRY(MakeDirs(options_.state_directory + sub, 0700));
   }
@@ -201,6 +215,11 @@ Status Agent::Start() {
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     return Error(Code::kExists, Escape(options_.state_directory) + ": another node agent uses it");
   }
+  FindGpus();
+  v1::NodeFacts found;
+  VRUN_ASSIGN(facts_, DescribeNode(options_.facts, DescribeGpus(&found).gpus()));
+  // The driver knows more than the NUMA nodes that DescribeNode goes by.
+  if (found.gpus_size() > 0 && options_.facts.gpu_groups.empty()) facts_.clear_gpu_groups();
   VRUN_ASSIGN(uid_ranges_, UidRanges::Load(options_.state_directory + "/uid_ranges"));
   VRUN_ASSIGN(rpc::Credentials credentials, rpc::LoadCredentials(options_.pki_directory, options_.name));
 
@@ -274,6 +293,50 @@ Status Agent::Start() {
   if (Result<std::unique_ptr<SupervisorLink>> spare = SupervisorLink::Start(&loop_)) spare_ = std::move(*spare);
   LogInfo("node {} listens on {}", options_.name, addresses_[0]);
   return {};
+}
+
+void Agent::FindGpus() {
+  if (options_.gpus >= 0) return;
+  const NodeGpusOptions options{options_.driver_root, options_.device_root, options_.state_directory,
+                                options_.dcgm_job_directory, options_.gpu_interval_ms * 1000ll};
+  Result<std::unique_ptr<NodeGpus>> gpus = NodeGpus::Start(&loop_, options,
+                                                           {.on_report =
+                                                                [this](const v1::GpuReport& report) {
+                                                                  v1::AgentMessage message;
+                                                                  *message.mutable_gpus() = report;
+                                                                  if (controller_) controller_->Send(message);
+                                                                },
+                                                            .on_usages =
+                                                                [this](const v1::GpuUsages& usages) {
+                                                                  v1::AgentMessage message;
+                                                                  *message.mutable_gpu_usages() = usages;
+                                                                  if (controller_) controller_->Send(message);
+                                                                }});
+  if (gpus) {
+    gpus_ = std::move(*gpus);
+    return;
+  }
+  if (Result<gpu::Inventory> amd = gpu::TakeAmdInventory(Below("/sys"))) {
+    LogInfo("GPUs: {} of type {}", amd->gpus.size(), Escape(amd->Type()));
+    amd_ = std::move(*amd);
+  } else if (gpus.error().code() != Code::kNotFound || options_.driver_root != "/") {
+    LogError("GPUs: no job gets one: {}", gpus.error().message());
+  }
+}
+
+Result<v1::GpuInjection> Agent::GiveAmd(uint32_t mask) const {
+  std::vector<uint32_t> numbers;
+  for (uint32_t i = 0; i < gpu::kMostGpus; ++i) {
+    if ((mask >> i & 1) != 0) numbers.push_back(i);
+  }
+  return gpu::MakeAmdInjection(*amd_, numbers, ReadFile(Below("/proc/devices")).value_or(""));
+}
+
+v1::Resources Agent::DescribeGpus(v1::NodeFacts* facts) const {
+  v1::Resources total = MachineResources(options_);
+  if (gpus_ != nullptr) gpus_->Describe(&total, facts);
+  if (amd_) amd_->Describe(&total, facts);
+  return total;
 }
 
 // Reuses the previous agent's port unless one is configured: homes with running jobs know it.
@@ -370,6 +433,14 @@ void Agent::Report(const v1::AttemptReport& report) {
   }
   v1::AgentMessage message;
   *message.mutable_report() = report;
+  const auto attempt = attempts_.find(key);
+  if (report.state() > v1::COMPLETING && gpus_ != nullptr && attempt != attempts_.end() &&
+      attempt->second->order().placement().gpu_mask() != 0) {
+    // The end comes after the last word on its GPUs, and when they can be given away.
+    return gpus_->AfterAll([this, message] {
+      if (controller_) controller_->Send(message);
+    });
+  }
   if (controller_) controller_->Send(std::move(message));
 }
 
@@ -406,8 +477,8 @@ v1::Register Agent::Describe() {
   v1::Register r;
   r.set_node(options_.name);
   r.set_pool(options_.pool);
-  *r.mutable_total() = MachineResources(options_);
   *r.mutable_facts() = facts_;
+  *r.mutable_total() = DescribeGpus(r.mutable_facts());
   for (const std::string& a : addresses_) r.add_addresses(a);
   r.set_version(VRUN_VERSION);
   r.set_boot_id(BootId());
@@ -549,6 +620,10 @@ void Agent::Recover() {
   }
   for (const std::string& name : ListDirectory(tasks_directory_)) RecoverTask(name);
   for (const std::string& name : ListDirectory(options_.state_directory + "/fs")) RecoverFsServer(name);
+  if (gpus_ == nullptr) return;
+  std::vector<v1::StartAttempt> alive;
+  for (const auto& [key, attempt] : attempts_) alive.push_back(attempt->order());
+  gpus_->Recover(alive);
 }
 
 // Connects to the file system server of an earlier agent whose tasks were adopted, and tells it which of them continue.
@@ -646,6 +721,7 @@ void Agent::Stop(bool kill_tasks) {
     // On SIGTERM a supervisor kills its cgroup, writes its record and exits; the sandbox dies with it in any case.
     for (auto& [key, attempt] : attempts_) attempt->Abandon();
     for (auto& [home, fs] : fs_servers_) fs->Stop();
+    if (gpus_ != nullptr) gpus_->Stop();
   }
   loop_.Stop();
 }

@@ -32,6 +32,11 @@ struct AgentOptions {
   uint64_t memory_bytes = 0;
   int gpus = -1;
   std::string gpu_type;
+  // Where the GPUs' driver, and the /proc and /dev that it fills, are looked for.
+  std::string driver_root = "/";
+  std::string device_root = "/";
+  std::string dcgm_job_directory;   // job ids for DCGM's exporter; "": none
+  uint32_t gpu_interval_ms = 5000;  // of metering and health checks
   NodeFactsOptions facts;
   uint64_t cache_bytes = 0;             // limit for all homes together; 0: a quarter of the file system
   uint64_t cache_min_free_bytes = 0;    // 0: the store's default

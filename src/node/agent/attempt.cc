@@ -209,6 +209,7 @@ void Attempt::FirstAttach(const v1::Attach& attach) {
   fs->AllowToken(tenant().home_id, attach.token(), key());
   run_began_ = true;
   lease_ = host_->NextLease();
+  PrepareGpus();
   OpenView(attach, fs, *uids);
 }
 
@@ -232,7 +233,24 @@ void Attempt::OpenView(const v1::Attach& attach, FsClient* fs, const UidRanges::
 void Attempt::ViewOpened(Result<std::vector<UniqueFd>> mounts, const UidRanges::Range& uids) {
   if (state_ != State::kOpening) return;  // cancelled meanwhile
   if (!mounts) return CannotStart("cannot mount the root", mounts.error());
-  Status started = StartSupervisor(std::move(*mounts), uids);
+  opened_ = {std::move(*mounts), uids};
+  StartIfPrepared();
+}
+
+void Attempt::PrepareGpus() {
+  const bool asked = host_->PrepareGpus(order_, [this, alive = std::weak_ptr(alive_)](Result<v1::GpuInjection> made) {
+    if (alive.expired() || state_ != State::kOpening) return;
+    if (!made) return CannotStart("cannot prepare its GPUs", made.error());
+    gpus_ = std::move(*made);
+    StartIfPrepared();
+  });
+  if (!asked) gpus_.emplace();
+}
+
+void Attempt::StartIfPrepared() {
+  if (!gpus_ || !opened_) return;
+  Opened opened = *std::exchange(opened_, std::nullopt);
+  const Status started = StartSupervisor(std::move(opened.mounts), opened.uids);
   if (!started) CannotStart("cannot start the command", started.error());
 }
 
@@ -259,6 +277,7 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::R
   spec.set_live_root(live_view_ != 0);
   const CpuList cpus = host_->GiveCpus(key(), order_.spec().resources().milli_cpus());
   spec.mutable_cpus()->Add(cpus.begin(), cpus.end());
+  if (gpus_->ByteSizeLong() != 0) *spec.mutable_gpus() = std::move(*gpus_);
   NamePods(&spec);
   spec.set_wait_for_go(waits_for_go());
   if (order_.spec().keep_writes()) VRUN_TRY(KeepWrites(&spec));
@@ -582,6 +601,7 @@ v1::JobState Attempt::EndState() const {
 
 void Attempt::EndRun() {
   host_->FreeCpus(key());
+  host_->ReleaseGpus(key());
   if (!std::exchange(run_began_, false)) return;
   Error unused(Code::kOk, "");
   if (FsClient* fs = host_->FsServer(tenant(), &unused)) fs->EndRun(key());

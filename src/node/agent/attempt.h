@@ -16,6 +16,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,10 @@ class AttemptHost {
   virtual KeptStore* kept() = 0;
   // The kept store has grown.
   virtual void KeptMore() = 0;
+  // Makes ready what the order was promised of the node's GPUs, and calls `done` on the loop. False: nothing is to be
+  // done.
+  virtual bool PrepareGpus(const v1::StartAttempt& order, std::function<void(Result<v1::GpuInjection>)> done) = 0;
+  virtual void ReleaseGpus(const AttemptKey& key) = 0;
 };
 
 class Attempt {
@@ -89,6 +94,7 @@ class Attempt {
   const std::string& home_id() const { return order_.home_id(); }
   Tenant tenant() const { return Tenant::Of(order_); }
   const v1::AttemptReport& report() const { return report_; }
+  const v1::StartAttempt& order() const { return order_; }
   std::string directory() const;
   uint64_t lease() const { return lease_; }
   FsRun fs_run() const { return {tenant().home_id, order_.placement().token(), key()}; }
@@ -122,6 +128,9 @@ class Attempt {
   // For a live view: makes the view publish all writes to home. They do not go through the supervisor.
   void PublishWrites();
   void ViewOpened(Result<std::vector<UniqueFd>> mounts, const UidRanges::Range& uids);
+  // While the view is opened. The supervisor starts when both are there.
+  void PrepareGpus();
+  void StartIfPrepared();
   // Fails the attempt for a reason local to this machine, which the user may not know.
   void CannotStart(const char* what, const Error& why);
   Status StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::Range& uids);
@@ -154,6 +163,13 @@ class Attempt {
   std::unique_ptr<SupervisorLink> supervisor_;
   std::vector<std::string> content_addresses_;
   std::string attach_frame_;              // the latest Attach, unparsed
+  std::optional<v1::GpuInjection> gpus_;  // absent: not ready yet
+  // The view that waits for the GPUs.
+  struct Opened {
+    std::vector<UniqueFd> mounts;
+    UidRanges::Range uids;
+  };
+  std::optional<Opened> opened_;
   std::deque<std::string> before_start_;  // TaskUp frames that arrived before the supervisor had its spec
   uint64_t lease_ = 0;
   uint64_t live_view_ = 0;

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPUs of a node, with a fake driver (tests/testlib/fake_gpus.py): found, given out, watched, and nothing of them left."""
+import os
+import pathlib
+import signal
+
+import fake_gpus
+import pytest
+from cluster import wait_until
+from fake_gpus import FakeGpus
+
+pytestmark = [pytest.mark.seconds(120), pytest.mark.skipif(not fake_gpus.built(), reason="the fake driver is not built: ninja fake_gpu")]
+GIB = 1 << 30
+
+
+@pytest.fixture
+def with_gpus(own):
+    """with_gpus(count=2, mig=[0], ...) is a cluster of one node with such GPUs, which are `c.gpus`."""
+    def make(options=(), **gpus):
+        c = own(nodes=0)
+        c.next_nodes(("--milli-cpus", "8000", "--gpu-interval-ms", "300", *FakeGpus.NODE_OPTIONS, *options))
+        c.reserve("n1")
+        c.make_host("n1")
+        c.gpus = FakeGpus.for_node(c, "n1", **gpus)
+        c.state = c.nodes["n1"]["directory"] / "state/node"
+        c.launch_node("n1")
+        c.await_node("n1")
+        return c
+    return make
+
+
+def node(c):
+    return c.json("nodes")["nodes"][0]
+
+
+def log(c):
+    return (c.nodes["n1"]["directory"] / "node.log").read_text()
+
+
+def kill_agent(c):
+    """Whoever started it starts it again."""
+    [pid] = [p for p in c.node_pids("n1", "/opt/vrun/vrund") if is_agent(p)]
+    os.kill(pid, signal.SIGKILL)
+    wait_until("another agent runs", lambda: any(is_agent(p) and p != pid for p in c.node_pids("n1", "/opt/vrun/vrund")))
+    c.await_node("n1")
+
+
+def is_agent(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1] == b"node"
+    except (OSError, IndexError):
+        return False
+
+
+def mps_processes(c):
+    return c.node_pids("n1", "nvidia-cuda-mps-control")
+
+
+def starts(c, *args):
+    """A job that runs until it is told to end. None: this vrun has no such option."""
+    job = c.popen("vrun", "-D", "/root", *args, "--", "sh", "-c", "echo begun; read end", stdin=-1, stdout=-1, stderr=-1, text=True)
+    if job.stdout.readline() == "begun\n":
+        return job
+    said = job.communicate()[1]
+    if job.returncode == 2:
+        pytest.skip(f"{args}: {said.strip()}")
+    raise AssertionError(said + c.logs())
+
+
+def ends(job):
+    job.communicate("\n", timeout=30)
+    return job.returncode
+
+
+def test_a_node_finds_its_gpus(with_gpus):
+    c = with_gpus(count=4, nvlink=False)
+    n = node(c)
+    assert n["total"]["gpus"] == 4 and n["total"]["gpu_type"] == "h100"
+    assert n["gpu_groups"] == [3, 12] and n["bad_gpus"] == 0
+    if "gpus" in n:   # vctl shows them
+        assert n["gpus"][1]["uuid"] == "GPU-00000001-fa4e-fa4e-fa4e-000000000001"
+    assert "GPUs: 4 of type h100, driver 580.159.04" in log(c)
+    assert c.sh("echo $CUDA_VISIBLE_DEVICES", check=True).stdout == "\n"
+    assert c.vrun("-G", "h100:2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES", check=True).stdout.count(",") == 1
+
+
+def test_an_agent_that_is_killed_goes_on_with_its_jobs_gpus(with_gpus):
+    c = with_gpus(count=2)
+    job = starts(c, "-G", "2")
+    kill_agent(c)
+    assert node(c)["used"]["gpus"] == 2
+    assert ends(job) == 0
+    assert c.vrun("-G", "2", "--", "true").returncode == 0
+
+
+def test_a_gpu_that_breaks_is_given_to_nobody(with_gpus):
+    c = with_gpus(count=2)
+    c.gpus.xid(1, 79)
+    wait_until("the log says it", lambda: "GPU 1: no job gets it: XID 79" in log(c))
+    kill_agent(c)   # after a reset it is fit again
+    c.gpus.lose(0)
+    wait_until("it is lost", lambda: "GPU 0: no job gets it: it does not answer" in log(c))
+    kill_agent(c)
+    assert node(c)["bad_gpus"] == 1
+    assert c.vrun("-G", "1", "--", "sh", "-c", "echo $VRUN_JOB_ID", check=True).returncode == 0
+
+
+def test_the_next_job_waits_until_memory_is_free(with_gpus):
+    c = with_gpus(count=1)
+    assert c.vrun("-G", "1", "--", "true").returncode == 0
+    c.gpus.set(0, used=8 * GIB)
+    job = c.popen("vrun", "-D", "/root", "-G", "1", "--", "sh", "-c", "echo begun", stdout=-1, text=True)
+    wait_until("it is placed", lambda: node(c)["used"]["gpus"] == 1)
+    assert job.poll() is None
+    c.gpus.set(0, used=0)
+    assert job.communicate(timeout=30)[0] == "begun\n"
+
+
+def test_a_gpu_that_does_not_become_free(with_gpus):
+    c = with_gpus(count=1)
+    c.gpus.set(0, used=8 * GIB)
+    refused = c.vrun("-G", "1", "--", "true", timeout=60)
+    assert refused.returncode != 0 and "8192 MiB of its memory are used by nobody" in refused.stderr
+
+
+def test_shares_have_one_daemon_for_a_user_until_the_last_ends(with_gpus):
+    c = with_gpus(count=1)
+    first = starts(c, "-G", "0.25")
+    second = starts(c, "-G", "0.5")
+    [daemon] = c.gpus.mps_log(c.state).values()
+    assert "set_default_active_thread_percentage 25" in daemon and "set_default_active_thread_percentage 50" in daemon
+    assert len(mps_processes(c)) == 1
+    kill_agent(c)
+    assert len(mps_processes(c)) == 1
+    assert ends(second) == 0
+    assert len(mps_processes(c)) == 1
+    assert ends(first) == 0
+    wait_until("the daemon is gone", lambda: not mps_processes(c))
+    assert not list((c.state / "gpus/mps").iterdir())
+
+
+def test_an_instance_is_made_for_a_job(with_gpus):
+    c = with_gpus(count=1, mig=[0])
+    job = starts(c, "-G", "1g.10gb")
+    [instance] = c.gpus.instances()
+    assert instance["computes"] and instance["profile"] == 19
+    kill_agent(c)
+    assert c.gpus.instances() == [instance]
+    assert ends(job) == 0
+    wait_until("it is destroyed", lambda: not c.gpus.instances())
+
+
+def test_a_node_that_stops_leaves_neither_daemons_nor_instances(with_gpus):
+    c = with_gpus(count=2, mig=[0])
+    starts(c, "-G", "1g.10gb")
+    starts(c, "-G", "0.25")
+    c.stop_node("n1")
+    assert not c.gpus.instances() and not list((c.state / "gpus/mps").iterdir())
+
+
+def test_a_host_that_is_killed_leaves_them_to_the_next_agent(with_gpus):
+    c = with_gpus(count=2, mig=[0])
+    starts(c, "-G", "1g.10gb")
+    starts(c, "-G", "0.25")
+    c.stop_node("n1", signal.SIGKILL)
+    assert c.gpus.instances()
+    c.start_node("n1")
+    wait_until("all is taken down", lambda: not c.gpus.instances() and not list((c.state / "gpus/mps").iterdir()))
+
+
+def test_use_is_metered(with_gpus):
+    c = with_gpus(count=1)
+    c.gpus.set(0, utilization=60)
+    job = starts(c, "-G", "1")
+    number = c.json("jobs")["jobs"][0]["job"]
+    wait_until("usage arrives", lambda: (c.json("jobs")["jobs"][0].get("gpu_usage") or True))
+    assert ends(job) == 0
+    info = c.json("job", str(number)) if c.run("vctl", "job", str(number)).returncode == 0 else {}
+    if info.get("gpu_usage"):
+        assert info["gpu_usage"]["busy_us"] > 0
