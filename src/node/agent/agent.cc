@@ -215,16 +215,17 @@ Status Agent::Start() {
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     return Error(Code::kExists, Escape(options_.state_directory) + ": another node agent uses it");
   }
-  FindGpus();
-  v1::NodeFacts found;
-  VRUN_ASSIGN(facts_, DescribeNode(options_.facts, DescribeGpus(&found).gpus()));
-  // The driver knows more than the NUMA nodes that DescribeNode goes by.
-  if (found.gpus_size() > 0 && options_.facts.gpu_groups.empty()) facts_.clear_gpu_groups();
   VRUN_ASSIGN(uid_ranges_, UidRanges::Load(options_.state_directory + "/uid_ranges"));
   VRUN_ASSIGN(rpc::Credentials credentials, rpc::LoadCredentials(options_.pki_directory, options_.name));
 
   for (int s : {SIGTERM, SIGINT}) VRUN_TRY(loop_.OnSignal(s, [this](int) { Stop(true); }));
   VRUN_TRY(loop_.OnSignal(SIGHUP, [this](int) { Stop(false); }));
+  // After the signals are blocked: it starts threads, which must not get them.
+  FindGpus();
+  v1::NodeFacts found;
+  VRUN_ASSIGN(facts_, DescribeNode(options_.facts, DescribeGpus(&found).gpus()));
+  // The driver knows more than the NUMA nodes that DescribeNode goes by.
+  if (found.gpus_size() > 0 && options_.facts.gpu_groups.empty()) facts_.clear_gpu_groups();
 
   NodeCaches::Hooks hooks;
   hooks.servers = [this] {
