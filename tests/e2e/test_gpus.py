@@ -52,13 +52,21 @@ def is_agent(pid):
         return False
 
 
-def mps_processes(c):
-    return c.node_pids("n1", "nvidia-cuda-mps-control")
+def mps_daemons(c):
+    """Not who asks one of them something just now."""
+    found = []
+    for pid in c.node_pids("n1", "nvidia-cuda-mps-control"):
+        try:
+            found += [pid] if b"\0-f\0" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes() else []
+        except OSError:
+            pass
+    return found
 
 
-def starts(c, *args):
-    """A job that runs until it is told to end. None: this vrun has no such option."""
-    job = c.popen("vrun", "-D", "/root", *args, "--", "sh", "-c", "echo begun; read end", stdin=-1, stdout=-1, stderr=-1, text=True)
+def starts(c, *args, use=""):
+    """A job that runs until it is told to end. `use`: what its processes use (fake_gpus.py)."""
+    command = ["env", f"FAKE_GPU_USE={use}", "sh", "-c", "echo begun; read end"] if use else ["sh", "-c", "echo begun; read end"]
+    job = c.popen("vrun", "-D", "/root", *args, "--", *command, stdin=-1, stdout=-1, stderr=-1, text=True)
     if job.stdout.readline() == "begun\n":
         return job
     said = job.communicate()[1]
@@ -129,14 +137,13 @@ def test_shares_have_one_daemon_for_a_user_until_the_last_ends(with_gpus):
     second = starts(c, "-G", "0.5")
     [daemon] = c.gpus.mps_log(c.state).values()
     assert "set_default_active_thread_percentage 25" in daemon and "set_default_active_thread_percentage 50" in daemon
-    assert len(mps_processes(c)) == 1
+    assert len(mps_daemons(c)) == 1
     kill_agent(c)
-    assert len(mps_processes(c)) == 1
+    assert len(mps_daemons(c)) == 1
     assert ends(second) == 0
-    assert len(mps_processes(c)) == 1
+    assert len(mps_daemons(c)) == 1
     assert ends(first) == 0
-    wait_until("the daemon is gone", lambda: not mps_processes(c))
-    assert not list((c.state / "gpus/mps").iterdir())
+    wait_until("the daemon is gone", lambda: not mps_daemons(c) and not list((c.state / "gpus/mps").iterdir()))
 
 
 def test_an_instance_is_made_for_a_job(with_gpus):
@@ -168,13 +175,41 @@ def test_a_host_that_is_killed_leaves_them_to_the_next_agent(with_gpus):
     wait_until("all is taken down", lambda: not c.gpus.instances() and not list((c.state / "gpus/mps").iterdir()))
 
 
-def test_use_is_metered(with_gpus):
+def usage(c):
+    job = c.json("jobs")["jobs"][0]
+    if "gpu_usage" not in job:
+        pytest.skip("vctl does not show it yet")
+    return job["gpu_usage"]
+
+
+def test_use_of_whole_gpus_is_metered(with_gpus):
     c = with_gpus(count=1)
     c.gpus.set(0, utilization=60)
     job = starts(c, "-G", "1")
-    number = c.json("jobs")["jobs"][0]["job"]
-    wait_until("usage arrives", lambda: (c.json("jobs")["jobs"][0].get("gpu_usage") or True))
+    wait_until("it is told", lambda: usage(c) and usage(c)["busy_gpu_s"] > 0.5)
+    assert usage(c)["utilization_percent"] == 60 and usage(c)["sm_gpu_s"] > 0
+    assert usage(c)["busy_gpu_s"] < usage(c)["metered_s"] * 0.8
     assert ends(job) == 0
-    info = c.json("job", str(number)) if c.run("vctl", "job", str(number)).returncode == 0 else {}
-    if info.get("gpu_usage"):
-        assert info["gpu_usage"]["busy_us"] > 0
+
+
+def test_use_of_a_share_is_that_of_its_own_processes(with_gpus):
+    c = with_gpus(count=1)
+    job = starts(c, "-G", "0.25", use=f"0:{GIB}:20")
+    other = starts(c, "-G", "0.25", use=f"0:{3 * GIB}:50")
+    def told():
+        jobs = {j["job"]: j.get("gpu_usage") for j in c.json("jobs")["jobs"]}
+        if any("gpu_usage" not in j for j in c.json("jobs")["jobs"]):
+            pytest.skip("vctl does not show it yet")
+        return all(jobs.values()) and {j: u["utilization_percent"] for j, u in jobs.items()} == {1: 20, 2: 50} and \
+            {j: u["memory_bytes"] for j, u in jobs.items()} == {1: GIB, 2: 3 * GIB}
+    wait_until("each has its own", told)
+    assert ends(job) == 0 and ends(other) == 0
+
+
+def test_a_job_has_its_devices_and_the_driver(with_gpus):
+    c = with_gpus(count=4)
+    seen = c.vrun("-G", "2", "--", "sh", "-c", "ls /dev; ls /run/vrun/nvidia/lib64; echo $CUDA_VISIBLE_DEVICES", check=True).stdout.split()
+    if "nvidiactl" not in seen:
+        pytest.skip("the sandbox adds no devices yet")
+    assert "libcuda.so.1" in seen and "nvidia-uvm" in seen and seen[-1] == "0,1"
+    assert len([name for name in seen if name[:6] == "nvidia" and name[6:].isdigit()]) == 2
