@@ -145,6 +145,8 @@ TEST(LdCacheNames, DigitsCompareAsNumbers) {
   EXPECT_GT(CompareLdCacheNames("libb.so.2", "libb.so."), 0);
   EXPECT_LT(CompareLdCacheNames("liba", "liba.so"), 0);
   EXPECT_GT(CompareLdCacheNames("lib1", "liba"), 0);
+  // The order must be one, also of names that are no ASCII: each differs by its sign.
+  EXPECT_EQ(CompareLdCacheNames("lib", "lib\x9b") < 0, CompareLdCacheNames("lib\x9b", "lib") > 0);
 }
 
 TEST(MuslPath, OursIsFirst) {
