@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "base/command_path.h"
+#include "base/escape.h"
 #include "base/files.h"
 #include "sandbox/devices.h"
 #include "sandbox/mount_api.h"
@@ -225,6 +226,32 @@ Status AddToHosts(const std::string& lines) {
   VRUN_ASSIGN(std::string own, ReadFile(kHostsFile, kMostHosts));
   const std::string all = HostsWith(own, lines);
   return all.size() == own.size() ? Status() : WriteAll(file->get(), all.substr(own.size()));
+}
+
+Status CoverLivePaths(UniqueFd live, int root, const std::vector<std::string>& paths, PreparedMounts* mounts) {
+  // Only parts of a mount that is attached can be cloned before Linux 6.15.
+  constexpr const char* kHere = "live";
+  if (::mkdir(kHere, 0700) != 0 && errno != EEXIST) return ErrnoError("mkdir live");
+  VRUN_TRY(AttachMount(live.get(), AT_FDCWD, kHere));
+  Status covered;
+  for (const std::string& path : paths) {
+    const auto missing = [&path](const Error& error, const char* where) {
+      return Error(error.code(), "--live " + Escape(path) + ": " + error.message() + ", " + where);
+    };
+    Result<UniqueFd> source = OpenInRoot(live.get(), path, O_DIRECTORY);
+    Result<UniqueFd> target = OpenInRoot(root, path, O_DIRECTORY);
+    if (!source) covered = missing(source.error(), "at home");
+    if (!target) covered = missing(target.error(), "in the job's frozen root: it must be there at submission");
+    if (!covered) break;
+    Result<UniqueFd> mount = CloneMount(AT_FDCWD, "/proc/self/fd/" + std::to_string(source->get()), MOUNT_ATTR_NODEV);
+    if (!mount) {
+      covered = missing(mount.error(), "at home");
+      break;
+    }
+    mounts->list.push_back({*std::move(mount), *std::move(target)});
+  }
+  if (::umount2(kHere, MNT_DETACH | UMOUNT_NOFOLLOW) != 0) return ErrnoError("unmount live");
+  return covered;
 }
 
 bool IsLink(int directory, const char* name) {

@@ -30,6 +30,9 @@ struct PreparedMounts {
 // overlay.
 Result<PreparedMounts> PrepareMounts(int root, const Spec& spec);
 
+// Adds the directories of a live view that cover those of the root. Requires the task directory as working directory.
+Status CoverLivePaths(UniqueFd live, int root, const std::vector<std::string>& paths, PreparedMounts* mounts);
+
 // Replaces a file below /run, whose tmpfs is `run`: a reader sees the old or the new content.
 Status ReplaceBelowRun(int run, const RunFile& file, uint32_t owner);
 // Adds lines to the hosts file of a running sandbox, without names that it has. Requires the task directory as working

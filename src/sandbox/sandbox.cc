@@ -39,7 +39,7 @@ struct Builder {
   PrepareUpper prepare_upper;
   Sandbox* sandbox;
 
-  UniqueFd root;
+  UniqueFd root, live;
   PreparedMounts mounts;
   Pipes pipes;
   std::vector<Pipes> rank_pipes;      // of the command's further processes
@@ -108,12 +108,14 @@ Status Builder::MountTheRoot() {
     root = std::move(views.whole);
     return {};
   }
+  live = std::move(views.live);
   VRUN_ASSIGN(root, MountRoot(std::move(views), prepare_upper));
   return {};
 }
 
 Status Builder::PrepareTheMounts() {
   VRUN_ASSIGN(mounts, PrepareMounts(root.get(), spec));
+  if (live) VRUN_TRY(CoverLivePaths(std::move(live), root.get(), spec.live_paths, &mounts));
   sandbox->job_socket_ = std::move(mounts.job_socket);
   sandbox->run_ = std::move(mounts.run);
   return {};

@@ -65,6 +65,7 @@ struct Spec {
   std::string directory;   // the task directory, absolute, on the node's disk; contains upper, work, tmp, lower, apart
   IdMap ids;               // maps ids inside to those of the host
   bool live_root = false;  // the view itself is the writable root: no overlay, no upper
+  std::vector<std::string> live_paths;  // absolute: directories of RootViews::live that cover those of the root
   GroupLimits limits;
   std::string hostname;  // "": the node's hostname
   std::string hosts;     // lines for this job's /etc/hosts, after those of its root; "": only the root's
@@ -95,6 +96,7 @@ struct Spec {
 struct RootViews {
   UniqueFd whole;
   UniqueFd apart;
+  UniqueFd live;  // the live view, for Spec::live_paths
 };
 
 // Called with the paths of the empty upper directory and of both views ("" if there is no second one) before they are

@@ -64,7 +64,7 @@ def test_an_array_runs_a_few_at_a_time_and_each_knows_its_index(cluster, place):
     told = cluster.json("job", array)
     assert (told["state"], told["elements"]) == ("COMPLETED", {
         "indexes": "0-19", "count": 20, "most_running": 4, "waiting": 0, "running": 0, "completed": 20, "failed": 0})
-    assert f"elements:   20 elements: 20 completed\n" in cluster.vctl("job", array).stdout
+    assert f"elements:   20: 20 completed\n" in cluster.vctl("job", array).stdout
 
 
 def test_indexes_need_not_be_without_gaps(cluster, place):

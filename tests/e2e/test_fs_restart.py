@@ -124,6 +124,19 @@ def test_a_killed_server_is_back_within_a_second(sturdy, view):
     assert program_pids(cluster, "fs") != [pid]
 
 
+def test_a_name_that_was_absent_before_the_server_was_killed_appears(sturdy):
+    cluster = sturdy(view="live")
+    (cluster.root / "root/empty").mkdir()
+    p = cluster.popen("vrun", "-q", "-D", "/root/empty", "--", "sh", "-c", "[ -e go ] || echo none; read line; until [ -e go ]; do sleep 0.1; done",
+                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert p.stdout.readline() == "none\n"
+    for pid in program_pids(cluster, "fs"):
+        os.kill(pid, signal.SIGKILL)
+    (cluster.root / "root/empty/go").touch()
+    p.communicate("on\n", timeout=30)
+    assert p.returncode == 0
+
+
 @both_views
 def test_the_server_ends_with_the_node(sturdy, view):
     cluster = sturdy(view=view)

@@ -292,3 +292,25 @@ def test_a_host_is_restarted_while_home_is_off(four, pods):
     assert (status, states) == (0, AGAIN), info
     assert output(c, job).count("up 1\n") == pods and (c.root / "root/over").read_text() == "over\n"
     nothing_is_left(c, job)
+
+
+def test_a_node_that_has_lost_the_controller_alone(four):
+    """It cannot know that the job goes on elsewhere. Home does, and ends what still runs there."""
+    c = four
+    job = placed(c, "--view=live", "-N", 3, "--", "sh", "-c", UNTIL_TOLD)
+    wait_until("all run", lambda: len(re.findall("^up . 0$", output(c, job), re.M)) == 3)
+    name = node_of(c, job, 1)
+    index = c.nodes[name]["index"]
+    rule = ["ip", "netns", "exec", f"vrun-{name}-{index}", "iptables", "-w", "-A", "OUTPUT", "-p", "tcp", "--dport", str(c.port), "-j", "DROP"]
+    subprocess.run(rule, check=True)
+    try:
+        wait_until("it runs again", lambda: len(re.findall("^up . 1$", output(c, job), re.M)) == 3, 90)
+        wait_until("nothing runs there", lambda: not inside(c, name))
+        (c.root / "root/go").touch()
+        status, states, info = ended(c, job)
+        assert (status, states) == (0, AGAIN), info
+        assert f"node {name} is lost" in info["attempts"][0]["reason"] and name not in {pod["node"] for pod in info["pods"]}
+    finally:
+        subprocess.run([{"-A": "-D"}.get(word, word) for word in rule], check=True)
+    wait_until("it is back", lambda: c.node_state(name) == "ready")
+    nothing_is_left(c, job)

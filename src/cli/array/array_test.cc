@@ -150,7 +150,7 @@ TEST(JobIdsTest, AnArrayIsShownWithItsIndexes) {
   info->set_failed(1);
   EXPECT_EQ(JobText(array), "7_[0-19%4]");
   EXPECT_EQ(JobName(array), "7");
-  EXPECT_EQ(CountsText(*info), "20 elements: 12 waiting, 4 running, 3 completed, 1 failed");
+  EXPECT_EQ(CountsText(*info), "20: 12 waiting, 4 running, 3 completed, 1 failed");
   v1::JobInfo element;
   element.set_job(12);
   element.set_array(7);

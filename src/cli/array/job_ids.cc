@@ -85,7 +85,7 @@ std::string JobText(const v1::JobInfo& job) {
 
 std::string CountsText(const v1::ArrayInfo& info) {
   const uint64_t all = ElementCount(info.array());
-  std::string out = std::to_string(all) + (all == 1 ? " element" : " elements");
+  std::string out = std::to_string(all);
   auto add = [&out, first = true](uint64_t count, const char* what) mutable {
     if (count > 0) out += (std::exchange(first, false) ? ": " : ", ") + std::to_string(count) + " " + what;
   };
@@ -93,6 +93,8 @@ std::string CountsText(const v1::ArrayInfo& info) {
   add(info.running(), "running");
   add(info.completed(), "completed");
   add(info.failed(), "failed");
+  const uint64_t rest = info.waiting() + info.running() + info.completed() + info.failed();
+  add(all - std::min(all, rest), "cancelled");
   return out;
 }
 

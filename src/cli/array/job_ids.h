@@ -29,7 +29,7 @@ std::string JobText(const v1::JobInfo& job);
 // What commands take: an array is "7".
 std::string JobName(const v1::JobInfo& job);
 
-// "20 elements: 4 waiting, 4 running, 11 completed, 1 failed".
+// "20: 4 waiting, 4 running, 10 completed, 1 failed, 1 cancelled".
 std::string CountsText(const v1::ArrayInfo& info);
 
 }  // namespace vrun::cli

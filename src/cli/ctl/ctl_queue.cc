@@ -155,8 +155,8 @@ std::string DecisionAsText(const v1::SchedulingDecision& d) {
   return out + ", GPU-seconds lost " + std::to_string(d.lost_gpu_s());
 }
 
-std::string WhyAsText(const v1::WhyAnswer& why) {
-  std::string out = "job " + std::to_string(why.job()) + ": " + std::string(StateName(why.state()));
+std::string WhyAsText(const std::string& job, const v1::WhyAnswer& why) {
+  std::string out = "job " + job + ": " + std::string(StateName(why.state()));
   if (why.queue_position() > 0) {
     out += ", " + std::to_string(why.queue_position()) + " of " + std::to_string(why.queue_length()) + " in its queue";
   }
@@ -188,7 +188,7 @@ Result<int> RunWhy(const CtlInvocation& invocation) {
   if (const auto element = ElementOf(one)) query.mutable_why()->set_element(*element);
   VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
   if (!answer.has_why()) return Error(Code::kInternal, "home: unexpected answer instead of the reason why a job waits");
-  Print(invocation.json() ? WhyAsJson(answer.why()) : WhyAsText(answer.why()));
+  Print(invocation.json() ? WhyAsJson(answer.why()) : WhyAsText(JobsText(one), answer.why()));
   return 0;
 }
 

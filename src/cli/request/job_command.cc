@@ -196,4 +196,29 @@ Result<v1::Command> CollectCommand(const RunOptions& options, const std::string&
   return command;
 }
 
+Result<std::vector<std::string>> CollectLivePaths(const std::vector<std::string>& typed, std::string_view directory,
+                                                  const std::string& root) {
+  std::vector<std::string> out;
+  const std::string above = root == "/" ? "" : root;
+  for (const std::string& path : typed) {
+    const auto bad = [&path](const std::string& why) {
+      return Error(Code::kInvalid, "--live " + Escape(path) + ": " + why);
+    };
+    const std::string here = above + InRoot(Absolute(path, directory), root);
+    char resolved[PATH_MAX];
+    struct stat st;
+    if (::realpath(here.c_str(), resolved) == nullptr || ::stat(resolved, &st) != 0) return bad(std::strerror(errno));
+    if (!S_ISDIR(st.st_mode)) return bad("not a directory: name the one that it is in");
+    const std::string inside = InRoot(resolved, root);
+    if (inside == "/") return bad("that is everything: write --view=live");
+    for (const std::string_view own : {"/dev", "/proc", "/run", "/sys", "/tmp"}) {
+      if (inside == own || inside.starts_with(std::string(own) + "/")) {
+        return bad("each job has a " + std::string(own) + " of its own");
+      }
+    }
+    out.push_back(inside);
+  }
+  return out;
+}
+
 }  // namespace vrun::cli

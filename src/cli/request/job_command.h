@@ -40,4 +40,9 @@ std::string Absolute(std::string_view path, std::string_view directory);
 // the jobs' "/".
 Result<v1::Command> CollectCommand(const RunOptions& options, const std::string& root);
 
+// The directories of --live as the jobs see them, links resolved. Relative ones are below `directory`, which is theirs.
+// kInvalid: one is not a directory, or jobs have another one there.
+Result<std::vector<std::string>> CollectLivePaths(const std::vector<std::string>& typed, std::string_view directory,
+                                                  const std::string& root);
+
 }  // namespace vrun::cli

@@ -40,6 +40,7 @@ enum Id {
   kView,
   kOnDisconnect,
   kNice,
+  kLive,
   kArray,
   kSweep,
   kOutput,
@@ -106,6 +107,14 @@ constexpr OptionSpec kExportSpec{kExport, 0,      "export",
                                  kValue,  "WHAT", "environment: ALL, NONE, or NAME[=VALUE],...; ALL,NAME=VALUE adds"};
 constexpr OptionSpec kExposeSpec{
     kExpose, 0, "expose", kValue, "PATH", "serve this private file or directory to the job as well", Completes::kFiles};
+constexpr OptionSpec kLiveSpec{kLive,
+                               0,
+                               "live",
+                               kValue,
+                               "DIR",
+                               "this directory is home's own at any moment, for locks and files that several jobs "
+                               "write; the rest of the root stays as it was at submission",
+                               Completes::kDirectories};
 constexpr OptionSpec kWritesSpec{kWrites,
                                  0,
                                  "writes",
@@ -240,6 +249,7 @@ constexpr OptionSpec kRunOptions[] = {
     kDirectorySpec,
     kExportSpec,
     kExposeSpec,
+    kLiveSpec,
     kWritesSpec,
     kDiscardSpec,
     kClassSpec,
@@ -318,6 +328,7 @@ constexpr OptionSpec kBatchOptions[] = {
     {kWrap, 0, "wrap", kValue, "TEXT", "run this text with /bin/sh; there is no COMMAND then"},
     kExportSpec,
     kExposeSpec,
+    kLiveSpec,
     kWritesSpec,
     kDiscardSpec,
     kClassSpec,
@@ -536,6 +547,9 @@ Result<v1::OnDisconnect> ParseOnDisconnect(const std::string& value) {
 
 // Refuses options that a view shared by all jobs of a node cannot provide for one of them.
 Status CheckView(const RunOptions& options) {
+  if (!options.live.empty() && !options.snapshot.empty()) {
+    return Error(Code::kInvalid, "--live with --snapshot: a snapshot does not change: leave one out");
+  }
   if (!options.spec.live_view()) return {};
   const auto with = [](const char* other) {
     return Error(Code::kInvalid,
@@ -556,6 +570,7 @@ Status CheckAway(const RunOptions& options) {
   if (options.follow) return with("-f", "the output comes when this machine is back, see `vctl logs -f`");
   if (!options.snapshot.empty()) return with("--snapshot", "the job would run in two roots");
   if (!options.expose.empty()) return with("--expose", "private files never go to the pool's store");
+  if (!options.live.empty()) return with("--live", "changes here cannot reach a job while this machine is off");
   if (options.spec.live_view()) return with("--view=live", "edits here cannot reach a job while this machine is off");
   return {};
 }
@@ -654,6 +669,7 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kTime: return Store(ParseTimeLimit(value), [&](uint64_t s) { scheduling->set_limit_s(s); });
     case kDirectory: return StoreText(value, &out->directory);
     case kExport: return ApplyExport(value, out);
+    case kLive: out->live.emplace_back(); return StoreText(value, &out->live.back());
     case kExpose: out->expose.emplace_back(); return StoreText(value, &out->expose.back());
     case kTty: out->terminal = TerminalWish::kForce; return {};
     case kNoTty: out->terminal = TerminalWish::kNever; return {};

@@ -30,6 +30,7 @@ struct RunOptions {
   ExportMode export_mode = ExportMode::kAll;
   std::vector<std::string> exported;  // NAME (with our value) or NAME=value
   std::vector<std::string> expose;
+  std::vector<std::string> live;  // as typed
   TerminalWish terminal = TerminalWish::kAuto;
   bool quiet = false;
   bool explain_io = false;

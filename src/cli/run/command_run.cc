@@ -165,6 +165,8 @@ Result<v1::Run> MakeRequest(const RunOptions& options, const std::string& root) 
   v1::Run run;
   *run.mutable_spec() = options.spec;
   VRUN_ASSIGN(*run.mutable_spec()->mutable_command(), CollectCommand(options, root));
+  VRUN_ASSIGN(const auto live, CollectLivePaths(options.live, run.spec().command().directory(), root));
+  run.mutable_spec()->mutable_live_paths()->Assign(live.begin(), live.end());
   v1::Scheduling* scheduling = run.mutable_spec()->mutable_scheduling();
   scheduling->set_estimate_s(scheduling->limit_s());
   if (!options.expose.empty()) {

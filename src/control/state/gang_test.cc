@@ -200,6 +200,41 @@ TEST_F(GangTest, AGangThatCannotBeStartedThreeTimesHasFailed) {
   ExpectAllIsFree();
 }
 
+TEST_F(GangTest, ThePodThatNeverGetsReadyDoesNotHoldTheRoomOfAll) {
+  Cluster(3);
+  const uint64_t job = Submit(GangJob("r1", 2, 3)).job();
+  const Pods pods = Started();
+  ASSERT_EQ(pods.size(), 2u);
+  clock_.AdvanceSeconds(600);
+  Transaction([] { return 0; });
+  EXPECT_TRUE(Stopped().empty()) << "while no pod is ready, home may be off";
+  Ready(pods[0]);
+  ASSERT_TRUE(state_->NextWake());
+  EXPECT_LE(*state_->NextWake(), 120'000'000);
+  clock_.AdvanceSeconds(100);
+  Restart();
+  Back(pods[0].node(), {ReadyOf(pods[0])});
+  Back(pods[1].node(), {ReportOf(pods[1], v1::STARTING)});
+  clock_.AdvanceSeconds(119);
+  Transaction([] { return 0; });
+  EXPECT_TRUE(Stopped().empty());
+  clock_.AdvanceSeconds(2);
+  Transaction([] { return 0; });
+  const std::string why = "pod 1 on " + pods[1].node() + " was not ready 120 s after another one";
+  EXPECT_EQ(Stopped(), (std::map<uint32_t, std::string>{{0, why}, {1, ""}}));
+  Back("n3", {});
+  Obeys(pods[0], v1::ExitRecord::GANG_ENDED);
+  const Pods again = Started();
+  ASSERT_EQ(again.size(), 2u) << "the late node has not answered";
+  for (const v1::Placement& p : again) EXPECT_EQ(p.attempt(), 2u);
+  EXPECT_EQ(InfoOf(job).attempts(0).reason(), why);
+  for (const v1::Placement& p : again) Ready(p);
+  EXPECT_EQ(Went().size(), 2u);
+  clock_.AdvanceSeconds(600);
+  Transaction([] { return 0; });
+  EXPECT_TRUE(Stopped().empty());
+}
+
 TEST_F(GangTest, ASuspectNodeOnWhichSomethingRunsIsTrustedAgain) {
   Cluster(2);
   const uint64_t job = Submit(GangJob("r1", 2, 1)).job();

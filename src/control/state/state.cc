@@ -57,10 +57,12 @@ Status State::Load() {
   consequences_.clear();
   admissions_.clear();
   stragglers_.clear();
+  start_limits_.clear();
   request_ = {};
   VRUN_TRY(LoadArrays());
   for (JobRow& job : jobs) {
     AwaitStragglers(job);
+    LimitStart(job);
     VRUN_TRY(Know(std::move(job)));
   }
   return LoadScheduler(false);
@@ -381,6 +383,7 @@ v1::JobInfo State::InfoOf(const JobRow& job, const std::string& viewer, size_t m
     info.set_directory(request->spec().command().directory());
     info.set_snapshot(request->snapshot().name());
     info.set_live_view(request->spec().live_view());
+    *info.mutable_live_paths() = request->spec().live_paths();
     info.set_keep_writes(request->spec().keep_writes());
     size_t room = max_argv_bytes;
     for (const std::string& word : request->spec().command().argv()) {

@@ -104,7 +104,8 @@ struct Settings {
   std::vector<std::string> pools;
   ContentTier* tier = nullptr;  // the pool's S3 store; not owned; null: none
   SchedulerConfig scheduler;
-  size_t most_journal_rows = 50'000;  // then the scheduler's journal starts anew; reading it takes seconds
+  size_t most_journal_rows = 50'000;   // then the scheduler's journal starts anew; reading it takes seconds
+  int64_t start_micros = 120'000'000;  // all pods of a gang are ready this long after the first one
 };
 
 class State {
@@ -345,6 +346,9 @@ class State {
   Status BackToQueue(JobRow& job, sched::core::Micros lost, v1::JobState attempt_state, const std::string& reason);
   void AwaitStragglers(const JobRow& job);
   Status EndStragglers();
+  // The room of a gang is not held for a pod that never gets ready. While no pod is ready, home may be off.
+  void LimitStart(const JobRow& job);
+  Status EndLateStarts();
 
   // --- elastic gangs (state_resize.cc) ---
   Status Grow(JobRow& job, const sched::core::Resize& resize);
@@ -405,6 +409,12 @@ class State {
   std::map<uint64_t, sched::core::Admission> admissions_;  // of unfinished jobs, since this process began
   std::set<uint64_t> broken_promises_;                     // those of admissions_ that were revoked
   std::map<uint64_t, int64_t> stragglers_;                 // gangs that will be ended, by the wall clock
+  // Gangs of which some pod is ready: when the others are too late. Monotonic; an entry of an earlier attempt is stale.
+  struct StartLimit {
+    uint64_t epoch = 0;
+    int64_t at = 0;
+  };
+  std::map<uint64_t, StartLimit> start_limits_;
   std::map<std::string, Node> nodes_;
   std::map<std::string, MaintenanceRow> maintenance_;
   // How attempts that have to leave are told so. Not stored: after a restart they get all of their grace.

@@ -46,7 +46,17 @@ Status State::Apply(const std::string& node, const v1::AttemptReport& report) {
     }
   }
   // The controller's records have this pod as over or on another node, so whatever still runs there must stop.
-  if (!over) SendStop(node, report.job(), report.attempt(), report.pod(), 0);
+  if (over) return {};
+  SendStop(node, report.job(), report.attempt(), report.pod(), 0);
+  // What the last attempt of a job that is over has kept there may still be wanted.
+  bool goes_on = it != jobs_.end() && it->second.state == v1::PENDING;
+  if (it != jobs_.end()) {
+    goes_on = goes_on || it->second.attempt > report.attempt();
+  } else {
+    VRUN_ASSIGN(const std::optional<JobRow> ended, store_->GetJob(report.job()));
+    goes_on = ended && ended->attempt > report.attempt();
+  }
+  if (goes_on) outbox_.to_nodes.back().second.mutable_stop()->set_superseded(true);
   return {};
 }
 
@@ -96,6 +106,7 @@ Status State::Report(JobRow& job, PodRow& pod, const v1::AttemptReport& report) 
     const bool again = pod.membership == Membership::kFull && pod.state == v1::STARTING;
     if (ready && again && job.state == v1::RUNNING) SendGo(job, pod);
     if (ready && !again) LetJoin(job);
+    if (ready) LimitStart(job);
   }
   return Settle(job, held, changed);
 }
@@ -390,6 +401,37 @@ Status State::EndStragglers() {
     EndGang(it->second, Ending::kStragglers, 0,
             "the " + std::to_string(it->second.gang.wait_s()) + " s that --wait gives after the first end are over");
     VRUN_TRY(Save(it->second));
+  }
+}
+
+void State::LimitStart(const JobRow& job) {
+  if (job.state != v1::STARTING || !IsGang(job)) return;
+  if (std::none_of(job.pods.begin(), job.pods.end(), [](const PodRow& pod) { return pod.ready; })) return;
+  StartLimit& limit = start_limits_[job.id];
+  if (limit.epoch != job.epoch) limit = {job.epoch, clock_->Monotonic() + settings_.start_micros};
+}
+
+Status State::EndLateStarts() {
+  while (true) {
+    const auto due = std::find_if(start_limits_.begin(), start_limits_.end(),
+                                  [this](const auto& entry) { return entry.second.at <= clock_->Monotonic(); });
+    if (due == start_limits_.end()) return {};
+    const auto [id, limit] = *due;
+    start_limits_.erase(due);
+    const auto starts = [this, id = id, epoch = limit.epoch] {
+      const auto it = jobs_.find(id);
+      return it != jobs_.end() && it->second.epoch == epoch && it->second.state == v1::STARTING ? &it->second : nullptr;
+    };
+    const size_t pods = starts() == nullptr ? 0 : starts()->pods.size();
+    for (uint32_t pod = 0; pod < pods && starts() != nullptr; ++pod) {
+      const PodRow& late = starts()->pods[pod];
+      if (late.ready || CommandEnded(late) || late.membership != Membership::kFull) continue;
+      Suspect(late.node, true);
+      SendStop(late.node, id, starts()->attempt, pod, SIGKILL);
+      VRUN_TRY(PodGone(id, pod, Ending::kNotStarted,
+                       "pod " + std::to_string(pod) + " on " + Escape(late.node) + " was not ready " +
+                           std::to_string(settings_.start_micros / 1'000'000) + " s after another one"));
+    }
   }
 }
 

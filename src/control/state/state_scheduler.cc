@@ -128,6 +128,7 @@ void State::Configure(SchedulerConfig config) {
 
 Status State::Decide() {
   VRUN_TRY(EndStragglers());
+  VRUN_TRY(EndLateStarts());
   TellStops();
   VRUN_TRY(CarryConsequences());
   VRUN_TRY(FillWindows());
@@ -211,6 +212,10 @@ std::optional<int64_t> State::NextWake() const {
   std::optional<int64_t> wake = scheduler_.NextWake();
   for (const auto& [id, at] : stragglers_) {
     const int64_t in = std::max<int64_t>(at - clock_->Wall(), 0);
+    if (!wake || in < *wake) wake = in;
+  }
+  for (const auto& [id, limit] : start_limits_) {
+    const int64_t in = std::max<int64_t>(limit.at - clock_->Monotonic(), 0);
     if (!wake || in < *wake) wake = in;
   }
   for (const auto& [id, stop] : stops_) {

@@ -293,7 +293,8 @@ int CompareLdCacheNames(std::string_view a, std::string_view b) {
     a.remove_prefix(1);
     b.remove_prefix(1);
   }
-  return b.empty() ? 0 : -1;
+  // As the loader, which compares with the end of the string, and whose characters may be negative.
+  return b.empty() ? 0 : b.front() > '\0' ? -1 : 1;
 }
 
 std::vector<std::string> MuslDirectories(const std::optional<std::string>& file) {

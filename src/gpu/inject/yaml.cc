@@ -77,7 +77,8 @@ class Parser {
           Event value;
           VRUN_TRY(Next(&value));
           VRUN_ASSIGN(YamlNode member, Node(value.event, depth + 1));
-          node.members.emplace_back(std::move(key.text), std::move(member));
+          node.names.push_back(std::move(key.text));
+          node.items.push_back(std::move(member));
         }
       default: break;
     }
@@ -91,8 +92,8 @@ class Parser {
 }  // namespace
 
 const YamlNode* YamlNode::Get(std::string_view name) const {
-  for (const auto& [key, value] : members) {
-    if (key == name) return &value;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == name) return &items[i];
   }
   return nullptr;
 }
@@ -105,7 +106,7 @@ std::string YamlNode::Text(std::string_view name) const {
 const std::vector<YamlNode>& YamlNode::Items(std::string_view name) const {
   static const std::vector<YamlNode> none;
   const YamlNode* member = Get(name);
-  return member != nullptr ? member->items : none;
+  return member != nullptr && member->kind == Kind::kSequence ? member->items : none;
 }
 
 Result<YamlNode> ParseYaml(std::string_view text) { return Parser(text).Parse(); }

@@ -5,7 +5,6 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -15,9 +14,9 @@ namespace vrun::gpu {
 struct YamlNode {
   enum class Kind { kScalar, kSequence, kMapping };
   Kind kind = Kind::kScalar;
-  std::string text;                                       // of a scalar
-  std::vector<YamlNode> items;                            // of a sequence
-  std::vector<std::pair<std::string, YamlNode>> members;  // of a mapping
+  std::string text;                // of a scalar
+  std::vector<std::string> names;  // of the members of a mapping
+  std::vector<YamlNode> items;     // of a sequence; the members of a mapping, in the order of `names`
 
   // The member of a mapping; nullptr if there is none.
   const YamlNode* Get(std::string_view name) const;

@@ -192,6 +192,7 @@ JobRun::Plan AttachedRun::PlanOf(const v1::Run& run, const v1::SubmitRequest& re
   plan.label = run.label();
   plan.input_rank = run.input_rank();
   plan.live = request.spec().live_view();
+  plan.live_paths = !plan.live && !request.spec().live_paths().empty();
   plan.away = request.spec().away() && !request.spec().keep_writes();
   plan.late = plan.tree && ComesAfterOthers(run.spec().scheduling());
   return plan;

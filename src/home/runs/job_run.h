@@ -77,6 +77,7 @@ class JobRun {
     bool requeue = false;               // it may be stopped and started again
     bool frozen = false;                // its tree is in FrozenRoots; without the tree the job is lost
     bool live = false;                  // its root is a live view
+    bool live_paths = false;            // directories of its frozen root are
     bool away = false;                  // the writes that it keeps on its nodes come home when it has ended
     // The job depends on other jobs: its root is made when it starts and has what they wrote. `freeze` gets that tree
     // (null: it is not frozen).
@@ -103,6 +104,8 @@ class JobRun {
   // The command runs, or has run in the present attempt.
   virtual bool started() const = 0;
   virtual bool ended() const = 0;
+  // Another attempt has begun: ends what still runs of this one, as far as its node is heard.
+  virtual void EndOnNode(const std::string& /*reason*/) {}
   // State of its live view, as far as this side of the connection knows; "": all is well, or it has none.
   virtual std::string live_state() const = 0;
   // Of a gang: all of them, separated by commas.

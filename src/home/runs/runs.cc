@@ -547,6 +547,7 @@ JobRun::Plan Runs::PlanOf(uint64_t job, const v1::GetReply& reply, tree::TreePtr
   plan.requeue = MayRunAgain(reply.info().scheduling());
   plan.away = reply.info().has_away() && !reply.info().keep_writes();
   plan.live = reply.info().live_view();
+  plan.live_paths = !plan.live && !reply.info().live_paths().empty();
   plan.gang = reply.info().gang();
   // The first pod may be over already.
   if (reply.placements_size() > 0) plan.placement = reply.placements(0);

@@ -635,7 +635,7 @@ void Agent::RecoverFsServer(const std::string& socket_name) {
   std::vector<FsRun> runs;
   for (const auto& [id, attempt] : attempts_) {
     if (attempt->tenant().Key() != key) continue;
-    if (attempt->lease() != 0) leases.insert(attempt->lease());
+    for (const uint64_t lease : attempt->Leases()) leases.insert(lease);
     runs.push_back(attempt->fs_run());
   }
   auto client = FsClient::Adopt(&loop_, path, leases, runs, FsEvents(key));
@@ -679,8 +679,10 @@ void Agent::RecoverTask(const std::string& name) {
     if (const auto cpus = ParseCpuList(rest + (*rest == ' ' ? 1 : 0))) {
       cpus_.Restore(key, order.spec().resources().milli_cpus(), *cpus);
     }
-    next_lease_ = std::max(next_lease_, lease + 1);
-    attempts_[key] = std::make_unique<Attempt>(this, order, std::move(*link), std::move(addresses), lease, live_view);
+    const uint64_t paths_lease = std::strtoull(ReadFile(directory + "/paths-lease").value_or("0").c_str(), nullptr, 10);
+    next_lease_ = std::max({next_lease_, lease + 1, paths_lease + 1});
+    attempts_[key] =
+        std::make_unique<Attempt>(this, order, std::move(*link), std::move(addresses), lease, live_view, paths_lease);
     return;
   }
   if (ended_.contains(key)) return;  // its writes never reached home; the directory keeps them

@@ -87,7 +87,7 @@ Attempt::Attempt(AttemptHost* host, v1::StartAttempt order) : host_(host), order
 }
 
 Attempt::Attempt(AttemptHost* host, v1::StartAttempt order, std::unique_ptr<SupervisorLink> supervisor,
-                 std::vector<std::string> content_addresses, uint64_t lease, uint64_t live_view)
+                 std::vector<std::string> content_addresses, uint64_t lease, uint64_t live_view, uint64_t paths_lease)
     : host_(host),
       order_(std::move(order)),
       state_(State::kRunning),
@@ -95,6 +95,7 @@ Attempt::Attempt(AttemptHost* host, v1::StartAttempt order, std::unique_ptr<Supe
       content_addresses_(std::move(content_addresses)),
       lease_(lease),
       live_view_(live_view),
+      paths_lease_(paths_lease),
       run_began_(true) {
   report_.set_job(job());
   report_.set_attempt(attempt());
@@ -216,10 +217,12 @@ void Attempt::FirstAttach(const v1::Attach& attach) {
 void Attempt::OpenView(const v1::Attach& attach, FsClient* fs, const UidRanges::Range& uids) {
   std::weak_ptr<bool> alive = alive_;
   if (!order_.spec().live_view()) {
-    return fs->OpenView(attach.tree(), attach.apart(), lease_,
-                        [this, alive, uids](Result<std::vector<UniqueFd>> mounts) {
-                          if (!alive.expired()) ViewOpened(std::move(mounts), uids);
-                        });
+    return fs->OpenView(
+        attach.tree(), attach.apart(), lease_, [this, alive, attach, fs, uids](Result<std::vector<UniqueFd>> mounts) {
+          if (alive.expired()) return;
+          const bool more = mounts && state_ == State::kOpening && !order_.spec().live_paths().empty();
+          more ? OpenLivePaths(attach, fs, uids, *std::move(mounts)) : ViewOpened(std::move(mounts), uids);
+        });
   }
   fs->OpenLiveView(attach.tree(), attach.tree_serial(), lease_,
                    [this, alive, uids](Result<uint64_t> view, std::vector<UniqueFd> mounts) {
@@ -228,6 +231,29 @@ void Attempt::OpenView(const v1::Attach& attach, FsClient* fs, const UidRanges::
                      live_view_ = *view;
                      ViewOpened(std::move(mounts), uids);
                    });
+}
+
+void Attempt::OpenLivePaths(const v1::Attach& attach, FsClient* fs, const UidRanges::Range& uids,
+                            std::vector<UniqueFd> mounts) {
+  paths_lease_ = host_->NextLease();
+  auto kept = std::make_shared<std::vector<UniqueFd>>(std::move(mounts));
+  fs->OpenLiveView(
+      attach.live_tree(), attach.live_tree_serial(), paths_lease_,
+      [this, alive = std::weak_ptr<bool>(alive_), uids, kept](Result<uint64_t> view, std::vector<UniqueFd> live) {
+        if (alive.expired()) return;
+        if (view && live.size() != 1) view = Error(Code::kInternal, "a live view without a mount");
+        if (!view) return ViewOpened(view.error(), uids);
+        kept->push_back(std::move(live[0]));
+        ViewOpened(std::move(*kept), uids);
+      });
+}
+
+std::vector<uint64_t> Attempt::Leases() const {
+  std::vector<uint64_t> leases;
+  for (const uint64_t lease : {lease_, paths_lease_}) {
+    if (lease != 0) leases.push_back(lease);
+  }
+  return leases;
 }
 
 void Attempt::ViewOpened(Result<std::vector<UniqueFd>> mounts, const UidRanges::Range& uids) {
@@ -275,6 +301,7 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::R
   spec.mutable_high_ids()->Add(uids.high.begin(), uids.high.end());
   spec.set_node(host_->node_name());
   spec.set_live_root(live_view_ != 0);
+  spec.set_live_paths(paths_lease_ != 0);
   const CpuList cpus = host_->GiveCpus(key(), order_.spec().resources().milli_cpus());
   spec.mutable_cpus()->Add(cpus.begin(), cpus.end());
   if (gpus_->ByteSizeLong() != 0) *spec.mutable_gpus() = std::move(*gpus_);
@@ -297,7 +324,11 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::R
   VRUN_ASSIGN(UniqueFd addresses, OpenFile(directory() + "/content", O_WRONLY | O_CREAT | O_TRUNC, 0600));
   VRUN_TRY(WriteAll(addresses.get(), content));
   VRUN_ASSIGN(UniqueFd lease, OpenFile(directory() + "/lease", O_WRONLY | O_CREAT | O_TRUNC, 0600));
-  return WriteAll(lease.get(), std::to_string(lease_) + " " + std::to_string(live_view_) + " " + FormatCpuList(cpus));
+  VRUN_TRY(
+      WriteAll(lease.get(), std::to_string(lease_) + " " + std::to_string(live_view_) + " " + FormatCpuList(cpus)));
+  if (paths_lease_ == 0) return {};
+  VRUN_ASSIGN(UniqueFd paths, OpenFile(directory() + "/paths-lease", O_WRONLY | O_CREAT | O_TRUNC, 0600));
+  return WriteAll(paths.get(), std::to_string(paths_lease_));
 }
 
 Status Attempt::KeepWrites(v1::TaskSpec* spec) {
@@ -402,10 +433,13 @@ void Attempt::OnSupervisorFrame(std::string frame) {
       exec->ended() ? exec->set_pod(key().pod) : exec->set_from_pod(key().pod);
       return host_->Pass(*exec);
     }
-    case v1::TaskDown::kWriteBackEnd:
-      if (live_view_ != 0) return PublishWrites();
+    case v1::TaskDown::kWriteBackEnd: {
       if (order_.spec().keep_writes()) host_->KeptMore();
-      break;
+      if (live_view_ == 0 && paths_lease_ == 0) break;
+      v1::TaskDown down;
+      if (!down.ParseFromString(frame)) return;
+      return PublishWrites(down.write_back_end());
+    }
     case v1::TaskDown::kExited: {
       v1::TaskDown down;
       if (!down.ParseFromString(frame) || !down.exited().has_record()) {
@@ -418,6 +452,7 @@ void Attempt::OnSupervisorFrame(std::string frame) {
         EndRun();
         SetState(v1::COMPLETING);
       }
+      if (superseded_ && !home_) return ForgetIfSuperseded();
       break;
     }
     default: break;
@@ -425,14 +460,22 @@ void Attempt::OnSupervisorFrame(std::string frame) {
   if (home_) home_->Send(std::move(frame));
 }
 
-void Attempt::PublishWrites() {
-  const auto told = [this, alive = std::weak_ptr(alive_), home = std::weak_ptr(home_)](Result<v1::FsReply> reply) {
+void Attempt::PublishWrites(v1::WriteBackEnd end) {
+  const auto told = [this, end, alive = std::weak_ptr(alive_), home = std::weak_ptr(home_)](Result<v1::FsReply> reply) {
     // Home has reconnected: the supervisor sends the end again.
     if (alive.expired() || !home_ || home_ != home.lock()) return;
     v1::TaskDown down;
     if (reply) {
-      down.mutable_write_back_end()->set_view(reply->view_published().view());
-      down.mutable_write_back_end()->set_sequence(reply->view_published().sequence());
+      const auto& published = reply->view_published();
+      v1::WriteBackEnd* out = down.mutable_write_back_end();
+      if (live_view_ == 0) {
+        *out = end;
+        out->set_also_view(published.view());
+        out->set_also_sequence(published.sequence());
+      } else {
+        out->set_view(published.view());
+        out->set_sequence(published.sequence());
+      }
       return home_->Send(down);
     }
     const Code code = reply.error().code() == Code::kUnavailable ? Code::kAborted : reply.error().code();
@@ -443,7 +486,7 @@ void Attempt::PublishWrites() {
   Error error(Code::kOk, "");
   FsClient* fs = host_->FsServer(tenant(), &error);
   if (fs == nullptr) return told(error);
-  fs->PublishView(lease_, told);
+  fs->PublishView(live_view_ != 0 ? lease_ : paths_lease_, told);
 }
 
 void Attempt::OnSupervisorClosed() {
@@ -481,15 +524,25 @@ void Attempt::Stop(const v1::StopAttempt& stop) {
     if (!stop.resized().empty()) return Fail(v1::ExitRecord::LEFT_GANG, stop.resized());
     return Fail(v1::ExitRecord::CANCELLED_BY_USER, "cancelled before it started", signal);
   }
+  superseded_ = superseded_ || stop.superseded();
+  ForgetIfSuperseded();
   if (!supervisor_ || state_ != State::kRunning) return;
   v1::TaskUp up;
-  up.mutable_signal()->set_signal(signal);
+  up.mutable_signal()->set_signal(superseded_ ? SIGKILL : signal);
   up.mutable_signal()->set_by_user_cancel(stop.preempted().empty() && stop.gang_ended().empty() &&
                                           stop.resized().empty());
   up.mutable_signal()->set_preempted(stop.preempted());
   up.mutable_signal()->set_gang_ended(stop.gang_ended());
   up.mutable_signal()->set_resized(stop.resized());
   supervisor_->Send(up.SerializeAsString());
+}
+
+// As home does when it has everything.
+void Attempt::ForgetIfSuperseded() {
+  if (!superseded_ || !supervisor_ || state_ != State::kExited || home_ || released_) return;
+  v1::TaskUp up;
+  up.mutable_release();
+  OnHomeFrame(up.SerializeAsString());
 }
 
 void Attempt::Go() {
@@ -544,7 +597,7 @@ void Attempt::Notice(const std::string& text, bool content_lost) {
 }
 
 void Attempt::FsServerDied() {
-  lease_ = 0;
+  lease_ = paths_lease_ = 0;
   if (state_ == State::kOpening) return;  // the pending OpenView fails by itself
   if (state_ == State::kRunning) Notice("the file system server died: reads of files that are not cached fail");
 }
@@ -611,11 +664,11 @@ void Attempt::Finish() {
   if (state_ == State::kOver) return;
   state_ = State::kOver;
   EndRun();
-  if (lease_ != 0) {
+  for (const uint64_t lease : Leases()) {
     Error unused(Code::kOk, "");
-    if (FsClient* fs = host_->FsServer(tenant(), &unused)) fs->CloseView(lease_);
-    lease_ = 0;
+    if (FsClient* fs = host_->FsServer(tenant(), &unused)) fs->CloseView(lease);
   }
+  lease_ = paths_lease_ = 0;
   host_->Over(key());
 }
 

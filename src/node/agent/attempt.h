@@ -81,9 +81,9 @@ class Attempt {
 
   Attempt(AttemptHost* host, v1::StartAttempt order);
   // Adopts a supervisor of an earlier agent. `lease`: the view that this agent opened for it, 0 if unknown.
-  // `live_view`: the id of that view, 0 if it is a frozen one.
+  // `live_view`: the id of that view, 0 if it is a frozen one. `paths_lease`: of the view for its live paths; 0: none.
   Attempt(AttemptHost* host, v1::StartAttempt order, std::unique_ptr<SupervisorLink> supervisor,
-          std::vector<std::string> content_addresses, uint64_t lease, uint64_t live_view);
+          std::vector<std::string> content_addresses, uint64_t lease, uint64_t live_view, uint64_t paths_lease);
   ~Attempt();
 
   uint64_t job() const { return order_.placement().job(); }
@@ -96,9 +96,10 @@ class Attempt {
   const v1::AttemptReport& report() const { return report_; }
   const v1::StartAttempt& order() const { return order_; }
   std::string directory() const;
-  uint64_t lease() const { return lease_; }
+  // Of the views that are open for it.
+  std::vector<uint64_t> Leases() const;
   FsRun fs_run() const { return {tenant().home_id, order_.placement().token(), key()}; }
-  bool HoldsLease(uint64_t lease) const { return lease_ == lease; }
+  bool HoldsLease(uint64_t lease) const { return lease_ == lease || paths_lease_ == lease; }
 
   // Handles the Attach that was the first message of `stream`. Refuses a wrong token.
   void Attach(const std::shared_ptr<HomeStream>& stream, const v1::Attach& attach);
@@ -125,8 +126,12 @@ class Attempt {
   void TellContent(HomeStream* stream) const;
   void FirstAttach(const v1::Attach& attach);
   void OpenView(const v1::Attach& attach, FsClient* fs, const UidRanges::Range& uids);
-  // For a live view: makes the view publish all writes to home. They do not go through the supervisor.
-  void PublishWrites();
+  // Opens the second, live view that RunSpec.live_paths are directories of.
+  void OpenLivePaths(const v1::Attach& attach, FsClient* fs, const UidRanges::Range& uids,
+                     std::vector<UniqueFd> mounts);
+  // For a live view: makes the view publish all writes to home. They do not go through the supervisor. `end`: the
+  // supervisor's word on the others.
+  void PublishWrites(v1::WriteBackEnd end);
   void ViewOpened(Result<std::vector<UniqueFd>> mounts, const UidRanges::Range& uids);
   // While the view is opened. The supervisor starts when both are there.
   void PrepareGpus();
@@ -148,6 +153,7 @@ class Attempt {
   // Lines for /etc/hosts and the addresses in `spec` that let the pods reach each other by name.
   void NamePods(v1::TaskSpec* spec) const;
   void SendGo();
+  void ForgetIfSuperseded();
   void SetState(v1::JobState state);
   // Tells the file system server that the command has ended, so that it can finish the trace.
   void EndRun();
@@ -173,8 +179,10 @@ class Attempt {
   std::deque<std::string> before_start_;  // TaskUp frames that arrived before the supervisor had its spec
   uint64_t lease_ = 0;
   uint64_t live_view_ = 0;
+  uint64_t paths_lease_ = 0;
   bool run_began_ = false;
   bool released_ = false;
+  bool superseded_ = false;  // the job goes on in another attempt
   bool go_ = false;
   EventLoop::TimerId attach_timer_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for callbacks that may outlive the attempt

@@ -87,6 +87,7 @@ Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) 
   out.directory = in.task_directory();
   out.ids = IdsOf(in);
   out.live_root = in.live_root();
+  out.live_paths.assign(in.order().spec().live_paths().begin(), in.order().spec().live_paths().end());
   out.limits.memory_bytes = run.resources().memory_bytes();
   out.limits.milli_cpus = run.resources().milli_cpus();
   out.limits.cpus.assign(in.cpus().begin(), in.cpus().end());

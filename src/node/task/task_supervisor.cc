@@ -247,12 +247,18 @@ void TaskSupervisor::Send(const v1::TaskDown& down) {
 
 void TaskSupervisor::Begin(Frame frame) {
   spec_.emplace();
-  if (!spec_->ParseFromString(frame.bytes) || frame.fds.empty() || frame.fds.size() > 2) {
+  if (!spec_->ParseFromString(frame.bytes) || frame.fds.empty() || frame.fds.size() > (spec_->live_paths() ? 3 : 2)) {
     LogError("the first frame is no task");
     return loop_->Stop();
   }
   if (const uint32_t grace_s = Run().scheduling().grace_s(); grace_s != 0) options_.grace_micros = grace_s * kSecond;
-  sandbox::RootViews views{std::move(frame.fds[0]), {}};
+  sandbox::RootViews views;
+  if (spec_->live_paths()) {
+    views.live = std::move(frame.fds.back());
+    frame.fds.pop_back();
+  }
+  if (frame.fds.empty()) return loop_->Stop();
+  views.whole = std::move(frame.fds[0]);
   if (frame.fds.size() > 1) views.apart = std::move(frame.fds[1]);
   has_apart_ = static_cast<bool>(views.apart);
   MakeStreams();

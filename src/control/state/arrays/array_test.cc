@@ -98,8 +98,7 @@ TEST_F(ArrayTest, NoMoreRunThanMay) {
   std::vector<v1::StartAttempt> starts = Orders();
   ASSERT_EQ(starts.size(), 3u);
   EXPECT_EQ(state_->jobs().size(), 4u);
-  EXPECT_EQ(WhyOf(array, 7).summary(),
-            "only 3 elements of its array may run at a time; 4 elements of its array come before it");
+  EXPECT_EQ(WhyOf(array, 7).summary(), "at most 3 elements of its array may run at a time; 4 elements come before it");
   Ends(starts[0], 0);
   EXPECT_EQ(Orders().size(), 1u);
 }
@@ -116,9 +115,9 @@ TEST_F(ArrayTest, WhatWasReleasedStillKeepsToTheLimit) {
   EXPECT_EQ(next.array_index(), 2u) << "one that is held takes nobody's place";
   EXPECT_EQ(Change(array, v1::ChangeJobs::RELEASE, {{1, 1, 1}}), "");
   EXPECT_TRUE(Orders("n2").empty()) << "two of them run";
-  EXPECT_EQ(Event(held).reason(), "only 2 elements of array " + std::to_string(array) + " may run at a time");
+  EXPECT_EQ(Event(held).reason(), "at most 2 elements of array " + std::to_string(array) + " may run at a time");
   Restart();
-  EXPECT_EQ(Event(held).reason(), "only 2 elements of array " + std::to_string(array) + " may run at a time");
+  EXPECT_EQ(Event(held).reason(), "at most 2 elements of array " + std::to_string(array) + " may run at a time");
   v1::Register back = SimpleNode("n2", 8);
   *back.add_attempts() = ReportOf(next.placement(), v1::RUNNING);
   Register(back);
@@ -341,7 +340,7 @@ TEST_F(ArrayTest, WhyAnArrayWaits) {
   const v1::Placement blocker = Submit(SimpleJob("b")).placement();
   const uint64_t array = Submit(ArrayJob("a", {{0, 99, 1}})).job();
   EXPECT_EQ(WhyOf(array).summary(), "needs 1 core; the best node of pool local has 0 cores free");
-  EXPECT_EQ(WhyOf(array, 99).summary(), "35 elements of its array come before it");
+  EXPECT_EQ(WhyOf(array, 99).summary(), "35 elements come before it");
   EXPECT_NE(WhyOf(array, 0).summary().find("needs 1 core"), std::string::npos) << "it is a job";
   Report("n1", control::ExitOf(blocker, v1::COMPLETED, v1::ExitRecord::EXITED, 0));
   Runs(Orders().back());

@@ -25,6 +25,7 @@ void Count(const Array::Element& element, int by, Array* array) {
   if (element.started) array->started += change;
 }
 
+std::string Elements(uint64_t count) { return std::to_string(count) + (count == 1 ? " element" : " elements"); }
 std::string Named(uint64_t id) { return "array " + std::to_string(id); }
 std::string Named(uint64_t id, uint32_t index) { return std::to_string(id) + "_" + std::to_string(index); }
 
@@ -469,11 +470,10 @@ std::string State::WhyElementWaits(const JobRow& job, uint64_t position) {
   for (const auto& [begin, end] : array.ready.intervals()) {
     if (begin < position) before += std::min(end, position) - begin;
   }
-  const std::string first =
-      before == 0 ? "it is the next of its array" : std::to_string(before) + " elements of its array come before it";
+  const std::string first = before == 0 ? "it is the next of its array"
+                                        : Elements(before) + (before == 1 ? " comes before it" : " come before it");
   if (!array.full()) return first;
-  return "only " + std::to_string(array.row.array.most_running()) + " elements of its array may run at a time; " +
-         first;
+  return "at most " + Elements(array.row.array.most_running()) + " of its array may run at a time; " + first;
 }
 
 std::string State::WhyArrayWaits(const JobRow& job) {
@@ -484,7 +484,7 @@ std::string State::WhyArrayWaits(const JobRow& job) {
     if (element.phase == Phase::kQueued) return Waiting(jobs_.at(id));
   }
   if (array->full()) {
-    return "only " + std::to_string(array->row.array.most_running()) + " elements may run at a time";
+    return "at most " + Elements(array->row.array.most_running()) + " may run at a time";
   }
   if (!array->ready.empty()) return "the scheduler has not considered it yet";
   if (!array->row.gated.empty()) return WhyElementWaits(job, array->row.gated.first());

@@ -94,9 +94,9 @@ std::vector<v1::WhyAnswer::Blocker> State::BlockersOf(const JobRow& job) const {
   if (job.parked) {
     const Array* array = FindArray(job.array);
     const uint32_t most = array != nullptr ? array->row.array.most_running() : 0;
-    out.push_back(BlockerOf(
-        "array", job.array,
-        "only " + std::to_string(most) + " elements of array " + std::to_string(job.array) + " may run at a time"));
+    out.push_back(BlockerOf("array", job.array,
+                            "at most " + std::to_string(most) + (most == 1 ? " element" : " elements") + " of array " +
+                                std::to_string(job.array) + " may run at a time"));
   }
   return out;
 }

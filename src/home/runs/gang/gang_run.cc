@@ -169,7 +169,12 @@ void GangRun::OnPlaced(const v1::JobEvent& event) {
     return;
   }
   if (IsEnd(event.state())) return FinishFromController(event);
-  if (state_ == State::kActive) DropPods();
+  if (state_ == State::kActive) {
+    for (const auto& pod : pods_) {
+      if (!pod->outcome() && pod->run() != nullptr) pod->run()->EndOnNode("the job runs in another attempt");
+    }
+    DropPods();
+  }
   if (state_ == State::kActive || state_ == State::kOver) return GoOn();
   epoch_ = event.placement().epoch();
   state_ = State::kPreparing;

@@ -54,7 +54,8 @@ struct JobAttempt {
 
   Writes writes = Writes::kNone;
   uint64_t failed_writes = 0;
-  int blocked_times = 0;  // times that home was full
+  bool paths_home = true;  // false: writes below its live paths are not durable yet
+  int blocked_times = 0;   // times that home was full
 
   // Addresses of the file system server that reads from home.
   std::vector<std::string> content_addresses;

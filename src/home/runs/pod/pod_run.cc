@@ -223,9 +223,20 @@ void PodRun::Disconnect() {
   sink_->OnDisconnected();
 }
 
+void PodRun::PrepareLivePaths() {
+  roots_->Current(plan_.exposed, [this, alive = alive_](Result<tree::TreePtr> tree) {
+    if (!*alive || ended() || live_tree_) return;
+    if (!tree) return FinishWithout(tree.error().message());
+    live_tree_ = *std::move(tree);
+    live_pin_ = roots_->Pin(live_tree_, plan_.exposed);
+    Connect();
+  });
+}
+
 void PodRun::Connect() {
   if (ended() || suspended_ || !attempt_ || attempt_->task) return;
   if (placement_.addresses_size() == 0) return FinishWithout("node " + Escape(node()) + " has no address");
+  if (plan_.live_paths && !live_tree_) return PrepareLivePaths();
   const size_t next = attempt_->next_address++ % static_cast<size_t>(placement_.addresses_size());
   const std::string& address = placement_.addresses(static_cast<int>(next));
   LogDebug("job {}: to node {} at {}", plan_.job, Escape(node()), Escape(address));
@@ -247,6 +258,11 @@ void PodRun::Connect() {
   if (plan_.tree) attach->set_tree(std::string(plan_.tree->id.view()));
   if (plan_.live) {
     attach->set_tree_serial(roots_->serial());
+    roots_->TellLiveViews();
+  }
+  if (live_tree_) {
+    attach->set_live_tree(std::string(live_tree_->id.view()));
+    attach->set_live_tree_serial(roots_->serial());
     roots_->TellLiveViews();
   }
   if (plan_.tree && plan_.tree->apart) attach->set_apart(std::string(plan_.tree->apart->id.view()));
@@ -428,7 +444,7 @@ std::unique_ptr<NodeLinks::ContentUse> PodRun::UseContent() {
 // The exit record is here, and all output and writes are home.
 bool PodRun::Complete() const {
   if (!attempt_ || !attempt_->record || attempt_->writes != JobAttempt::Writes::kFinished) return false;
-  return OutputsEnded();
+  return attempt_->paths_home && OutputsEnded();
 }
 
 bool PodRun::OutputsEnded() const {
@@ -559,7 +575,18 @@ void PodRun::Supersede(const std::string& reason) {
   }
   outcome.reason = reason;
   outcome.superseded = true;
+  EndOnNode(reason.empty() ? "the job runs in another attempt" : reason);
   Finish(std::move(outcome));
+}
+
+// Its node may have lost the controller alone, and would let it run beside the next attempt.
+void PodRun::EndOnNode(const std::string& reason) {
+  if (!Attached() || attempt_->record) return;
+  v1::TaskUp up;
+  up.mutable_signal()->set_signal(SIGKILL);
+  up.mutable_signal()->set_gang_ended(reason);
+  attempt_->task->Send(up);
+  attempt_->task->Finish();
 }
 
 void PodRun::NoticeOnce(const std::string& text) {

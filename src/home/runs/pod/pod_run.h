@@ -63,6 +63,7 @@ class PodRun : public JobRun {
   const std::string& node() const override { return placement_.node(); }
   void SetSink(Sink* sink) override;
   void Suspend(Sink* sink) override;
+  void EndOnNode(const std::string& reason) override;
   void SendInput(v1::StreamId stream, uint64_t offset, std::string_view data, bool eof, bool peeked) override;
   void Acknowledge(v1::StreamId stream, uint64_t offset) override;
   void SendSignal(int signal, bool by_user_cancel) override;
@@ -93,6 +94,8 @@ class PodRun : public JobRun {
   // The node of the same attempt has a new address: it was restarted.
   void Readdress(const v1::Placement& placement);
   void Connect();
+  // Makes the tree that live paths begin with, then connects.
+  void PrepareLivePaths();
   void Disconnect();
   void Retry();
   void OnTaskMessage(v1::TaskDown message);
@@ -103,6 +106,7 @@ class PodRun : public JobRun {
   std::unique_ptr<NodeLinks::ContentUse> UseContent();
   void OnWrite(v1::WriteBack message);
   void OnWriteBackEnd(const v1::WriteBackEnd& end);
+  void AwaitLivePaths(const v1::WriteBackEnd& end);
   // The writes are kept on the node.
   void OnKept(const v1::WriteBackEnd& end);
   void CarryHome();  // what was kept
@@ -154,6 +158,8 @@ class PodRun : public JobRun {
   const bool conflicts_fail_;
   Plan plan_;
   TreeTable::Pin pin_;
+  tree::TreePtr live_tree_;  // for live paths; null: not made yet
+  TreeTable::Pin live_pin_;
   State state_ = State::kWaiting;
   v1::Placement placement_;              // the latest; empty: none yet
   std::unique_ptr<JobAttempt> attempt_;  // of placement_; null: not started, or over

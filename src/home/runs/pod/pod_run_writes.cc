@@ -112,7 +112,19 @@ void PodRun::OnWrite(v1::WriteBack message) {
   attempt_->write_back->Apply(std::move(message));
 }
 
+void PodRun::AwaitLivePaths(const v1::WriteBackEnd& end) {
+  ListenTo(end.also_view());
+  attempt_->paths_home = false;
+  const auto durable = [this, alive = alive_, attempt = placement_.attempt()] {
+    if (!*alive || !attempt_ || placement_.attempt() != attempt) return;
+    attempt_->paths_home = true;
+    MaybeFinish();
+  };
+  live_writes_->WhenDurable(end.also_view(), end.also_sequence(), [loop = loop_, durable] { loop->Post(durable); });
+}
+
 void PodRun::OnWriteBackEnd(const v1::WriteBackEnd& end) {
+  if (end.also_view() != 0) AwaitLivePaths(end);
   if (attempt_->writes == JobAttempt::Writes::kFinished) return MaybeFinish();
   if (end.kept()) return OnKept(end);
   if (end.view() == 0) {

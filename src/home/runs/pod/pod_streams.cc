@@ -36,7 +36,8 @@ void PodRun::BeginAttempt() {
   state_ = State::kAttaching;
   attempt_ = std::make_unique<JobAttempt>(loop_, bases);
   TakeAsPassedOn();
-  if (plan_.live) MarkLive();
+  if (plan_.live || plan_.live_paths) MarkLive();
+  live_tree_.reset();
   if (!kept_on_.empty() && kept_on_ != node()) {
     sink_->OnNotice("attempt " + std::to_string(attempt) + " runs on node " + Escape(node()) +
                     ": it does not see what was written before, which is kept on node " + Escape(kept_on_));
@@ -139,7 +140,8 @@ bool PodRun::Drained() const {
 }
 
 void PodRun::MaybeRestart() {
-  if (state_ != State::kEnding || attempt_->writes != JobAttempt::Writes::kFinished || !Drained()) return;
+  if (state_ != State::kEnding || attempt_->writes != JobAttempt::Writes::kFinished || !attempt_->paths_home) return;
+  if (!Drained()) return;
   if (attempt_->failed_writes > 0) {
     // The next attempt would not find what this one has saved.
     return FinishWithout(std::to_string(attempt_->failed_writes) +

@@ -57,6 +57,8 @@ struct LiveDirectory {
   uint32_t next_place = 0;
   // Restored from another process and not compared with home since: entries may be from any of home's trees.
   bool restored = false;
+  // Until `loaded` is there: the kernel may have been told by another process that some of its names do not exist.
+  bool absences = false;
   std::map<std::string, LiveEntry, std::less<>> entries;
   std::map<uint64_t, std::string_view> ours;  // cookie -> name in `entries`
   size_t hidden = 0;                          // names of home that are removed or have a cookie

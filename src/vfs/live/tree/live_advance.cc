@@ -52,7 +52,7 @@ bool IsInodeOf(const LiveNode& node, const tree::Entry& is) {
 // Whether names in it, or the absence of names, are known to somebody.
 bool LiveMerge::Needs(const LiveNode& directory) {
   const LiveDirectory& of = *directory.directory;
-  return of.loaded || !of.entries.empty() || (!of.has_lower && directory.lookups > 0);
+  return of.loaded || of.absences || !of.entries.empty() || (!of.has_lower && directory.lookups > 0);
 }
 
 bool LiveMerge::IsCurrent(const LiveDirectory& of, const Digest& digest) {

@@ -302,6 +302,7 @@ bool LiveTree::IsEmpty(const LiveNode& directory) {
 void LiveTree::SetLoaded(LiveNode* directory, LoadedDirectoryPtr loaded) {
   LiveDirectory& of = *directory->directory;
   of.loaded = std::move(loaded);
+  of.absences = false;
   const size_t size = of.loaded ? of.loaded->directory->size() : 0;
   const auto beyond = [size](const auto& place) { return place.second >= size; };
   if (of.places.size() != size || std::any_of(of.places.begin(), of.places.end(), beyond)) of.places.clear();
@@ -518,6 +519,10 @@ Status LiveTree::Restore(LiveState* state, const std::unordered_map<uint64_t, st
   for (const auto& [nodeid, node] : nodes_) {
     if (node->change != 0) pending_.push_back({1, nodeid, {}});
     if (node->is_directory()) node->directory->restored = !node->directory->entries.empty();
+  }
+  for (const auto& [nodeid, name] : state->absent) {
+    LiveNode* directory = Find(nodeid);
+    if (directory != nullptr && directory->is_directory()) directory->directory->absences = true;
   }
   for (auto& [nodeid, saved] : state->places) {
     LiveNode* directory = Find(nodeid);
