@@ -58,9 +58,6 @@ def test_shares_instances_and_memory(sturdy):
     waiting = submit(c, "-G", "1", "--wrap", "true")
     why = c.vctl("why", waiting).stdout
     assert "needs 1 gpu; the best node of pool local has 0 free; others are in MIG mode" in why
-    wide = submit(c, "-G", "7g.80gb", "-n", "1", "--wrap", "true")
-    why = c.vctl("why", wide).stdout
-    assert "needs a 7g.80gb: 2 GPUs are not in MIG mode" in why or c.json("job", wide)["state"] != "PENDING"
     for job in jobs.values():
         c.vctl("cancel", job)
     c.vctl("wait", waiting)
@@ -80,7 +77,7 @@ def test_what_can_never_be_is_said_at_once(sturdy):
     assert "4 GPUs have too little memory" in refused("--gpu-mem", "200G")
     assert "2 cannot be cut like that" in refused("-G", "1g.5gb")
     assert "leave one out" in refused("-G", "0.25", "--gpus-per-task", "2")
-    assert "it would start now" in c.vrun("--test-only", "-G", "0.25", "--", "true").stdout
+    assert "it would start now" in c.vrun("--test-only", "-G", "0.25", "--", "true").stderr
 
 
 @pytest.mark.seconds(120)

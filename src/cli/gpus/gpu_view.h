@@ -22,7 +22,7 @@ std::string FormatGpus(const v1::NodeList& nodes, const GpuFilter& filter, Outpu
 // Running jobs that use GPUs, the busiest first.
 std::string FormatTop(const v1::JobList& jobs, OutputFormat format, bool headers);
 
-// "83 % of 2 x h100, 71.0G peak, 0.42 kWh"; "" if nothing is known.
+// "83 % of 2 x h100, 71G peak, 0.42 kWh"; "" if nothing is known.
 std::string UseText(const v1::JobInfo& job);
 // Null if nothing is known.
 void WriteUse(const v1::JobInfo& job, JsonWriter* json);

@@ -110,9 +110,9 @@ TEST(WishesTest, PartsOfGpus) {
                                                             {{"--gres=mps:100"}, "1"},
                                                             {{"-G", "0.25", "--share=time"}, "0.25 time"},
                                                             {{"--share=mps", "-G", "0.25"}, "0.25 mps"},
-                                                            {{"--gpu-mem", "20G"}, "20.0G"},
-                                                            {{"--gpu-mem", "20G", "--share=time"}, "20.0G time"},
-                                                            {{"-G", "h100:2", "--gpu-mem=80G"}, "h100:2 with 80.0G"},
+                                                            {{"--gpu-mem", "20G"}, "20G"},
+                                                            {{"--gpu-mem", "20G", "--share=time"}, "20G time"},
+                                                            {{"-G", "h100:2", "--gpu-mem=80G"}, "h100:2 with 80G"},
                                                             {{"-G", "0.25", "-G", "0.5"}, "0.5"},
                                                             {{"-N", "2", "--gpus-per-node", "0.5"}, "0.5"},
                                                             {{"-N", "2", "--gpus-per-task", "1g.10gb"}, "1g.10gb"}};
