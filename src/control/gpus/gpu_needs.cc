@@ -13,7 +13,7 @@ namespace {
 
 namespace core = sched::core;
 
-constexpr size_t kMostTextBytes = 256;
+constexpr size_t kMostGpuTextBytes = 256;
 constexpr uint32_t kWhole = 1000;                   // thousandths
 constexpr uint64_t kMostBytes = uint64_t{1} << 50;  // as sched/model/model.cc
 
@@ -99,7 +99,7 @@ void CutGpus(google::protobuf::RepeatedPtrField<v1::Gpu>* gpus) {
   for (v1::Gpu& gpu : *gpus) {
     for (std::string* text : {gpu.mutable_uuid(), gpu.mutable_product(), gpu.mutable_type(), gpu.mutable_pci_bus_id(),
                               gpu.mutable_problem()}) {
-      if (text->size() > kMostTextBytes) text->resize(kMostTextBytes);
+      if (text->size() > kMostGpuTextBytes) text->resize(kMostGpuTextBytes);
       *text = Escape(*text);
     }
   }

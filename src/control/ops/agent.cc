@@ -82,7 +82,8 @@ Status RegisterNode(State& state, const std::string& name, const v1::Register& r
   CutGpus(facts.mutable_gpus());
   row.facts = facts.SerializeAsString();
   // Whether it wants to drain it says in its next report.
-  state.JudgeHealth(&row, HealthOf(row).drain(), !state.nodes().contains(name));
+  const v1::NodeHealth health = HealthOf(row);
+  state.JudgeHealth(&row, health.drain().empty() ? health.overruled() : health.drain(), !state.nodes().contains(name));
   row.version = request.version();
   row.boot_id = request.boot_id();
   row.last_seen_us = state.clock().Wall();

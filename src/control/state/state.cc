@@ -375,7 +375,7 @@ v1::JobInfo State::InfoOf(const JobRow& job, const std::string& viewer, size_t m
   info.set_started_us(job.started_us);
   info.set_ended_us(job.ended_us);
   *info.mutable_resources() = ToProto(job.needs);
-  info.set_reason(job.reason);
+  info.set_reason(job.reason.empty() && !IsEnd(job.state) ? job.gpu_fault : job.reason);
   if (const std::string exit = ExitOf(job); !exit.empty()) (void)info.mutable_exit()->ParseFromString(exit);
   if (PodsAsked(job) > 1 || RanksPerPod(job) > 1) *info.mutable_gang() = job.gang;
   // The store is behind with this.

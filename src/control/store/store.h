@@ -53,14 +53,14 @@ struct PodRow {
   std::string node;
   std::string token;
   uint32_t gpu_mask = 0;              // GPUs of its node
-  int32_t mig_start = -1;             // of a MIG instance: its first memory slice
-  uint32_t gpu_milli = 0;             // of a share
-  std::string mig_profile;            // of an instance
   v1::JobState state = v1::STARTING;  // also PREEMPTED, as of an attempt
   bool ready = false;                 // all is prepared, and it waits for Go
   std::string exit;                   // serialized ExitRecord; "": none
   Membership membership = Membership::kFull;
   std::string leaving;       // why it was told to leave, for people
+  int32_t mig_start = -1;    // of a MIG instance: its first memory slice
+  uint32_t gpu_milli = 0;    // of a share
+  std::string mig_profile;   // of an instance
   std::string usage;         // serialized GpuUsage, the latest; "": none. Stored with the pod, and every few minutes
   int64_t usage_stored = 0;  // when it was; monotonic; not stored
 };

@@ -235,6 +235,9 @@ TEST_F(GpusTest, ANodeDrainsByItsOwnWordUntilItWithdrawsIt) {
   EXPECT_TRUE(Transaction([&] { return state_->Drain("n1", false, ""); }));
   Heed("n1", report);
   EXPECT_EQ(NodeOf("n1").state(), "ready");
+  Register(GpuNode("n1", 1));
+  Heed("n1", report);
+  EXPECT_EQ(NodeOf("n1").state(), "ready") << "after its registration, too";
   report.set_drain("the fan is silent");
   Heed("n1", report);
   EXPECT_EQ(NodeOf("n1").state(), "draining");
@@ -324,6 +327,7 @@ TEST_F(GpusTest, AJobIsToldWhoseFaultItWasAndStartsAgainIfItWasNotItsOwn) {
   fault->set_fatal(true);
   Heed("n1", own);
   EXPECT_TRUE(Stops().empty());
+  EXPECT_EQ(InfoOf(job.job()).reason(), "GPU 1 of n1: XID 31: illegal access (by the job itself)") << "while it runs";
   Report("n1", ExitOf(again, v1::FAILED, v1::ExitRecord::EXITED, 1));
   EXPECT_EQ(StateOf(job.job()), v1::FAILED);
   EXPECT_EQ(InfoOf(job.job()).reason(), "GPU 1 of n1: XID 31: illegal access (by the job itself)");
