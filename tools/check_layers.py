@@ -47,8 +47,8 @@ ROOMS = {
     "home": ["root/watch", "root", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "kept", "runs/command",
              "runs", "runs/pod", "runs/gang", "clients", "."],
     "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "task", "agent"],
-    "control": ["store", "tier", "places", "journal", "state", "state/arrays", "ops", "duties", "."],
-    "cli": ["base", "array", "request", "host", "run", "ctl", "."],
+    "control": ["store", "tier", "places", "gpus", "journal", "state", "state/arrays", "state/gpus", "ops", "duties", "."],
+    "cli": ["base", "array", "request", "gpus", "host", "run", "ctl", "."],
 }
 TESTING = "testing"
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z0-9_]+)/((?:[a-z0-9_]+/)*)[a-z0-9_]+\.h"')

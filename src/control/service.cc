@@ -315,6 +315,8 @@ void Service::OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::
                  if (*refused && message->has_report()) *refused = state_.Apply(node, message->report());
                  if (*refused && message->has_word()) *refused = state_.Saved(node, message->word());
                  if (*refused && message->has_exec()) state_.PassOn(node, message->exec());
+                 if (*refused && message->has_gpus()) *refused = state_.Heed(node, message->gpus());
+                 if (*refused && message->has_gpu_usages()) *refused = state_.Use(node, message->gpu_usages());
                  if (*refused && message->has_presign()) {
                    v1::ControllerMessage answer;
                    *answer.mutable_presigned() = Presign(state_, node, message->presign());

@@ -104,6 +104,7 @@ int main(int argc, char** argv) {
   list("--gpu-group", &node.facts.gpu_groups,
        "GPUs that are close to each other, as in 0-3; may be repeated; default: by NUMA node");
   node_app->add_option("--bad-gpus", node.facts.bad_gpus, "GPUs that no job gets, as in 2,5");
+  node_app->add_option("--emulate-gpus", node.facts.emulated_gpus)->group("");  // hidden: for tests
   node_app->add_option("--price", node.facts.price, "of one GPU, relative; default: the controller's for its type");
   node_app->add_option("--nics", node.facts.nics, "RDMA interfaces that are handed out one by one");
   node_app->add_option("--cache-bytes", node.cache_bytes,

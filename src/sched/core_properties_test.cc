@@ -46,6 +46,9 @@ NodeSpec AnyNode(int a, int b) {
   if (n.gpus == 8) n.gpu_groups = {15, 240};
   if (a % 8 == 7) n.taints = {"debug"};
   if (a % 8 < 4) n.mig_model = "h100-80gb";
+  if (a % 8 < 2) n.mig_gpus = 1u << b % n.gpus;  // the others stay whole
+  if (b % 3 != 0) n.gpu_memory = (b % 2 == 0 ? 80 : 40) * kGiB - kGiB / 2;
+  if (b % 4 == 1) n.no_mps = 1;
   n.price_milli = b % 2 ? 1000 : 2000;
   if (b % 5 == 0) n.bad_gpus = 1u << b % n.gpus;
   n.suspect = b % 7 == 0;
@@ -61,8 +64,11 @@ JobSpec AnyJob(JobId id, const Move& m, const World& w) {
     r.gpus = 0;
     r.mig = mig::FindProfile(profiles[m.c % 5]);
   }
+  if (m.b % 7 == 2) r.gpus = 0, r.gpu_memory = (m.c % 9 + 1) * 10 * kGiB;
+  if (m.b % 7 == 3 && m.c % 2 == 0) r.gpu_memory = 60 * kGiB;
+  if (r.gpu_milli > 0 || r.open()) r.sharers = static_cast<uint64_t>(m.a % 2);
   if (m.c % 7 == 0) r.nics = 1 + m.a % 2;
-  if (m.b % 14 == 7) r.sharing = Sharing::kTimeSlice;
+  if (m.b % 14 == 7 || m.b % 28 == 2) r.sharing = Sharing::kTimeSlice;
   if (m.c % 5 == 0) j.roles.push_back({"driver", m.a % 2 + 1, {0, 0, 2000, 2}});
   j.team = "t" + std::to_string(m.c % 3);
   j.user = "u" + std::to_string(m.a % 2);

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "sched/model/cluster.h"
+#include "sched/model/fit.h"
 #include "sched/model/mig.h"
 #include "sched/place/fragmentation.h"
 #include "sched/place/placement.h"
@@ -203,6 +204,144 @@ TEST(Slices, WhatIsTakenIsUndoneExactlyAndNeverOverlaps) {
       for (NodeId n = 0; n < c.size(); ++n) {
         for (int i = 0; i < 2; ++i) RC_ASSERT(c.node(n).free_milli[i] >= 0);
       }
+    }
+  }));
+}
+
+// Some GPUs of a node are in MIG mode, some cannot do MPS, and one is broken.
+TEST(Slices, EachGpuIsGivenAsItCanBe) {
+  Cluster c;
+  NodeSpec node = MigNode("a", 5);
+  node.mig_gpus = 0b00011;
+  node.no_mps = 0b00100;
+  node.bad_gpus = 0b10000;
+  c.Up(node);
+  c.Settle();
+  const Constraint anywhere{"p", "", {}, {}};
+  const auto fit = [&](const Request& r) { return c.FitOn(c.Shape(r, anywhere), 0); };
+  EXPECT_EQ(fit({1, 0, 0, 0}), 2);
+  EXPECT_EQ(fit({3, 0, 0, 0}), 0);
+  EXPECT_EQ(fit(Share(500, Sharing::kMps)), 2) << "on one GPU";
+  EXPECT_EQ(fit(Share(500, Sharing::kTimeSlice)), 4);
+  EXPECT_EQ(fit(Instance("3g.40gb")), 4);
+  EXPECT_EQ(c.Choose({2, 0, 0, 0}, 0).mask(), 0b01100u);
+  EXPECT_EQ(c.Choose(Share(500, Sharing::kMps), 0).mask(), 0b01000u);
+}
+
+TEST(Slices, ByMemoryTheSmallestPartThatHasIt) {
+  const auto text = [](int gib, NodeSpec node, int gpu_gib, Sharing how = Sharing::kMps) -> std::string {
+    node.gpu_memory = gpu_gib * kGiB - kGiB / 3;  // as drivers tell it
+    Request r;
+    r.gpu_memory = gib * kGiB;
+    r.sharing = how;
+    r.sharers = 7;
+    const auto on = OnNode(r, node);
+    if (!on) return "no";
+    if (on->mig != 0) return std::string(mig::ProfileName(on->mig)) + (on->sharers == 0 ? "" : "!");
+    if (on->gpu_milli > 0) return std::to_string(on->gpu_milli) + (on->sharers == 7 ? "" : "!");
+    return std::to_string(on->gpus) + " whole" + (on->sharers == 0 ? "" : "!");
+  };
+  NodeSpec plain = MigNode("a");
+  plain.mig_model.clear();
+  EXPECT_EQ(text(20, plain, 80), "250");
+  EXPECT_EQ(text(1, plain, 80), "20") << "in hundredths";
+  EXPECT_EQ(text(80, plain, 80), "1 whole");
+  EXPECT_EQ(text(79, plain, 80), "990");
+  EXPECT_EQ(text(81, plain, 80), "no");
+  EXPECT_EQ(text(20, plain, 0), "no") << "nobody knows";
+  NodeSpec all = MigNode("a");
+  all.mig_gpus = 3;
+  EXPECT_EQ(text(10, all, 80), "1g.10gb");
+  EXPECT_EQ(text(11, all, 80), "1g.20gb");
+  EXPECT_EQ(text(21, all, 80), "3g.40gb");
+  EXPECT_EQ(text(80, all, 80), "7g.80gb");
+  EXPECT_EQ(text(20, all, 0), "1g.20gb") << "the profile's name says it";
+  NodeSpec some = all;
+  some.mig_gpus = 1;
+  EXPECT_EQ(text(20, some, 80), "1g.20gb") << "before a share of the same size";
+  EXPECT_EQ(text(24, some, 80), "300") << "smaller than an instance of 40 GB";
+  some.no_mps = 2;
+  EXPECT_EQ(text(24, some, 80), "3g.40gb") << "smaller than a GPU";
+  EXPECT_EQ(text(24, some, 80, Sharing::kTimeSlice), "300");
+  NodeSpec old = plain;
+  old.no_mps = 3;
+  EXPECT_EQ(text(8, old, 16), "1 whole");
+}
+
+TEST(Slices, AShareWithTooLittleMemoryFitsNowhere) {
+  Cluster c;
+  NodeSpec node = MigNode("a", 1);
+  node.gpu_memory = 80 * kGiB;
+  c.Up(node);
+  c.Settle();
+  Request r = Share(250, Sharing::kMps);
+  const Constraint anywhere{"p", "", {}, {}};
+  r.gpu_memory = 20 * kGiB;
+  EXPECT_EQ(c.FitOn(c.Shape(r, anywhere), 0), 4);
+  r.gpu_memory = 21 * kGiB;
+  EXPECT_EQ(c.FitOn(c.Shape(r, anywhere), 0), 0);
+  Request i = Instance("1g.10gb");
+  i.gpu_memory = 11 * kGiB;
+  EXPECT_EQ(c.FitOn(c.Shape(i, anywhere), 0), 0);
+}
+
+// How many more pods fit if all ways are tried: each goes on any GPU where nobody or only its own sharers are.
+int MostSharesByTrying(std::array<int, 3> free, const std::array<uint64_t, 3>& whose, uint64_t who, int milli) {
+  int most = 0;
+  for (size_t i = 0; i < free.size(); ++i) {
+    if (free[i] < milli || (free[i] < kMilli && whose[i] != who)) continue;
+    auto then = free;
+    auto theirs = whose;
+    then[i] -= milli;
+    theirs[i] = who;
+    most = std::max(most, 1 + MostSharesByTrying(then, theirs, who, milli));
+  }
+  return most;
+}
+
+TEST(Slices, StrangersNeverShareAndNoRoomIsMissed) {
+  EXPECT_TRUE(rc::check([](const std::vector<std::array<int, 3>>& raw) {
+    Cluster c;
+    NodeSpec node = MigNode("a", 3);
+    node.mig_model.clear();
+    c.Up(node);
+    c.Settle();
+    const Constraint anywhere{"p", "", {}, {}};
+    const auto share = [](int user, int milli) {
+      Request r = Share(milli, Sharing::kMps);
+      r.sharers = static_cast<uint64_t>(user);
+      return r;
+    };
+    Fragmentation f(c);
+    for (int user = 1; user <= 3; ++user) f.Arrived(share(user, 400), {}, 1);
+    std::array<int, 3> free{kMilli, kMilli, kMilli};
+    std::array<uint64_t, 3> whose{};
+    std::vector<std::pair<Room, int>> rooms;
+    for (const auto& move : raw) {
+      const auto at = [&](size_t i) { return static_cast<size_t>(std::abs(move[i] % 1000)); };
+      if (at(0) % 3 == 0 && !rooms.empty()) {
+        const size_t i = at(1) % rooms.size();
+        const auto gpu = static_cast<size_t>(std::countr_zero(rooms[i].first.mask()));
+        free[gpu] += rooms[i].second;
+        c.Release(rooms[i].first);
+        rooms.erase(rooms.begin() + static_cast<int64_t>(i));
+        continue;
+      }
+      const int milli = 200 + 200 * static_cast<int>(at(1) % 3);
+      const Request r = share(static_cast<int>(at(2) % 3) + 1, milli);
+      const ShapeId shape = c.Shape(r, anywhere);
+      RC_ASSERT(c.FitOn(shape, 0) == MostSharesByTrying(free, whose, r.sharers, milli));
+      if (c.FitOn(shape, 0) == 0) continue;
+      const Fragmentation::Score score = f.Rise(shape, 0);
+      const Room room = c.Choose(r, 0, score.gpu, score.start);
+      const auto gpu = static_cast<size_t>(std::countr_zero(room.mask()));
+      RC_ASSERT(free[gpu] >= milli);
+      RC_ASSERT(free[gpu] == kMilli || whose[gpu] == r.sharers);
+      free[gpu] -= milli;
+      whose[gpu] = r.sharers;
+      c.Take(room);
+      rooms.emplace_back(room, milli);
+      RC_ASSERT(c.Recount());
     }
   }));
 }

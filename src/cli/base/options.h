@@ -38,6 +38,7 @@ enum class Completes {
   kSnapshotActions,
   kEnvActions,
   kViews,
+  kShares,
   kSnapshots,
   kWrites,  // home keep discard
   kClasses,

@@ -7,11 +7,11 @@
 namespace vrun::cli {
 namespace {
 
-constexpr const CtlCommand* kCommands[] = {&kCtlUp,    &kCtlDown,     &kCtlStatus,      &kCtlDoctor,  &kCtlNodes,
-                                           &kCtlCache, &kCtlSnapshot, &kCtlEnv,         &kCtlJobs,    &kCtlJob,
-                                           &kCtlLogs,  &kCtlCancel,   &kCtlHold,        &kCtlRelease, &kCtlRequeue,
-                                           &kCtlWait,  &kCtlQueue,    &kCtlWhy,         &kCtlQuota,   &kCtlAccounting,
-                                           &kCtlDrain, &kCtlResume,   &kCtlMaintenance, &kCtlSim,     &kCtlCompletion};
+constexpr const CtlCommand* kCommands[] = {
+    &kCtlUp,         &kCtlDown,     &kCtlStatus,  &kCtlDoctor,      &kCtlNodes, &kCtlGpus,      &kCtlTop,
+    &kCtlCache,      &kCtlSnapshot, &kCtlEnv,     &kCtlJobs,        &kCtlJob,   &kCtlLogs,      &kCtlCancel,
+    &kCtlHold,       &kCtlRelease,  &kCtlRequeue, &kCtlWait,        &kCtlQueue, &kCtlWhy,       &kCtlQuota,
+    &kCtlAccounting, &kCtlDrain,    &kCtlResume,  &kCtlMaintenance, &kCtlSim,   &kCtlCompletion};
 
 std::string GeneralHelp() {
   std::string out = "usage: vctl COMMAND [options] [arguments]\n\n";

@@ -24,6 +24,6 @@ Status SomeJobs(const CtlInvocation& invocation);
 // The records, each in a file of its own.
 extern const CtlCommand kCtlUp, kCtlDown, kCtlStatus, kCtlDoctor, kCtlNodes, kCtlCache, kCtlSnapshot, kCtlEnv, kCtlJobs,
     kCtlJob, kCtlLogs, kCtlCancel, kCtlWait, kCtlQueue, kCtlWhy, kCtlQuota, kCtlAccounting, kCtlSim, kCtlCompletion,
-    kCtlHold, kCtlRelease, kCtlRequeue, kCtlDrain, kCtlResume, kCtlMaintenance;
+    kCtlHold, kCtlRelease, kCtlRequeue, kCtlDrain, kCtlResume, kCtlMaintenance, kCtlGpus, kCtlTop;
 
 }  // namespace vrun::cli

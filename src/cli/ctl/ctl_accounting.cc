@@ -42,23 +42,49 @@ std::string Line(const v1::Account& account) {
   const v1::JobInfo& job = account.job();
   const v1::Resources& r = job.resources();
   std::string out = Date(job.submitted_us());
-  for (const std::string& cell :
-       {Seconds(account.work_us()), std::to_string(r.gpus()), Cell(job.scheduling().team()), std::to_string(job.job()),
-        Cell(job.name()), Cell(job.user()), JobClassName(job.scheduling().class_()), Cell(job.pool()),
-        Cell(r.gpu_type()), std::to_string(r.milli_cpus()), std::to_string(r.memory_bytes()),
-        std::string(StateName(job.state())), std::to_string(job.attempt()), std::to_string(account.preemptions()),
-        Seconds(account.held_us()), Date(job.ended_us()), std::to_string(job.exit().conflicts())}) {
+  for (const std::string& cell : {Seconds(account.work_us()),
+                                  std::to_string(r.gpus()),
+                                  Cell(job.scheduling().team()),
+                                  std::to_string(job.job()),
+                                  Cell(job.name()),
+                                  Cell(job.user()),
+                                  JobClassName(job.scheduling().class_()),
+                                  Cell(job.pool()),
+                                  Cell(r.gpu_type()),
+                                  std::to_string(r.milli_cpus()),
+                                  std::to_string(r.memory_bytes()),
+                                  std::string(StateName(job.state())),
+                                  std::to_string(job.attempt()),
+                                  std::to_string(account.preemptions()),
+                                  Seconds(account.held_us()),
+                                  Date(job.ended_us()),
+                                  std::to_string(job.exit().conflicts()),
+                                  std::to_string(r.gpu_milli()),
+                                  r.mig_profile(),
+                                  Seconds(static_cast<int64_t>(job.gpu_usage().busy_us())),
+                                  std::to_string(job.gpu_usage().memory_peak_bytes()),
+                                  std::to_string(job.gpu_usage().energy_mj() / 1000)}) {
     out += "," + cell;
   }
   return out + "\n";
 }
 
+void Write(const v1::Account& account, JsonWriter* json) {
+  json->BeginObject().Key("job");
+  WriteJob(account.job(), json);
+  json->Key("work_s").Seconds(account.work_us()).Key("held_s").Seconds(account.held_us());
+  json->Key("preemptions").Uint(account.preemptions()).EndObject();
+}
+
 Result<int> Run(const CtlInvocation& invocation) {
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
-  if (invocation.headers) {
+  JsonWriter json;
+  json.BeginObject().Key("schema").Int(kJsonSchema).Key("accounts").BeginArray();
+  if (invocation.headers && !invocation.json()) {
     Print(
         "timestamp,duration,num_gpus,cluster,job,name,user,class,pool,gpu_type,milli_cpus,memory_bytes,state,"
-        "attempts,preemptions,held_s,ended,conflicts\n");
+        "attempts,preemptions,held_s,ended,conflicts,gpu_milli,mig_profile,gpu_busy_s,gpu_memory_peak_bytes,"
+        "gpu_energy_j\n");
   }
   uint64_t after = 0;
   for (;;) {
@@ -71,10 +97,13 @@ Result<int> Run(const CtlInvocation& invocation) {
     for (const v1::Account& account : answer.accounts().accounts()) {
       after = account.job().job();
       // A job that never ran has no work to replay.
-      if (account.held_us() > 0) text += Line(account);
+      if (account.held_us() == 0) continue;
+      invocation.json() ? Write(account, &json) : static_cast<void>(text += Line(account));
     }
     Print(text);
-    if (answer.accounts().accounts_size() < static_cast<int>(kPage)) return 0;
+    if (answer.accounts().accounts_size() == static_cast<int>(kPage)) continue;
+    if (invocation.json()) Print(json.EndArray().EndObject().Take());
+    return 0;
   }
 }
 

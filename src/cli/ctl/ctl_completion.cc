@@ -72,6 +72,7 @@ std::string BashOffer(Completes what) {
       return "COMPREPLY=($(compgen -W 'node island rack block zone rack:prefer block:prefer' -- \"$cur\"))";
     case Completes::kMemory: return "COMPREPLY=($(compgen -W '1G 4G 16G 64G' -- \"$cur\"))";
     case Completes::kViews: return "COMPREPLY=($(compgen -W 'live frozen' -- \"$cur\"))";
+    case Completes::kShares: return "COMPREPLY=($(compgen -W 'mps time' -- \"$cur\"))";
     default: return "COMPREPLY=()";
   }
 }
@@ -154,6 +155,7 @@ std::string ZshAction(Completes what) {
     case Completes::kLevels: return "(node island rack block zone)";
     case Completes::kMemory: return "(1G 4G 16G 64G)";
     case Completes::kViews: return "(live frozen)";
+    case Completes::kShares: return "(mps time)";
     default: return " ";
   }
 }
@@ -229,6 +231,7 @@ std::string FishOffer(const OptionSpec& o) {
     case Completes::kLevels: return " -x -a 'node island rack block zone'";
     case Completes::kMemory: return " -x -a '1G 4G 16G 64G'";
     case Completes::kViews: return " -x -a 'live frozen'";
+    case Completes::kShares: return " -x -a 'mps time'";
     default: return " -x";
   }
 }

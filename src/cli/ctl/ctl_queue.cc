@@ -16,6 +16,7 @@
 #include "cli/base/table.h"
 #include "cli/ctl/ctl.h"
 #include "cli/ctl/job_view.h"
+#include "cli/request/gpu_options.h"
 #include "cli/request/scheduling.h"
 
 namespace vrun::cli {
@@ -89,7 +90,7 @@ Result<int> RunQueue(const CtlInvocation& invocation) {
                                    job.pool(),
                                    job.scheduling().team(),
                                    JobClassName(job.scheduling().class_()),
-                                   (r.gpu_type().empty() ? "" : r.gpu_type() + ":") + std::to_string(r.gpus()),
+                                   GpusText(r),
                                    FormatDuration(std::max<int64_t>(WallMicros() - job.submitted_us(), 0)),
                                    WhyCell(job)};
     if (wide) cells.insert(cells.end(), {job.user(), std::to_string(job.attempt())});

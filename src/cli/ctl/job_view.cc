@@ -10,6 +10,8 @@
 #include "cli/base/away_text.h"
 #include "cli/base/exit_status.h"
 #include "cli/base/table.h"
+#include "cli/gpus/gpu_view.h"
+#include "cli/request/gpu_options.h"
 #include "cli/request/scheduling.h"
 #include "cli/request/wishes.h"
 #include "jobs/array.h"
@@ -35,9 +37,8 @@ std::string CpusCell(uint32_t milli) {
   return text;
 }
 
-std::string GpusCell(const v1::Resources& r) {
-  return (r.gpu_type().empty() ? "" : r.gpu_type() + ":") + std::to_string(r.gpus());
-}
+// Of a node: whole GPUs, and parts of others.
+std::string UsedGpusCell(const v1::Resources& r) { return CpusCell(r.gpus() * 1000 + r.gpu_milli()); }
 
 std::string ExitCell(const v1::JobInfo& job) { return job.has_exit() ? std::to_string(ExitStatus(job)) : ""; }
 
@@ -134,7 +135,13 @@ int64_t RanMicros(const v1::JobInfo& job) {
 
 void WriteResources(const v1::Resources& r, JsonWriter* json) {
   json->BeginObject().Key("milli_cpus").Uint(r.milli_cpus()).Key("memory_bytes").Uint(r.memory_bytes());
-  json->Key("gpus").Uint(r.gpus()).Key("gpu_type").String(r.gpu_type()).EndObject();
+  json->Key("gpus").Uint(r.gpus()).Key("gpu_type").String(r.gpu_type());
+  json->Key("gpu_share").Number(r.gpu_milli() / 1000.0, 3).Key("gpu_burst").Number(r.gpu_burst_milli() / 1000.0, 3);
+  json->Key("gpu_sharing");
+  r.gpu_milli() == 0 ? json->Null() : json->String(r.gpu_sharing() == v1::GPU_TIME_SLICE ? "time" : "mps");
+  json->Key("mig_profile");
+  r.mig_profile().empty() ? json->Null() : json->String(r.mig_profile());
+  json->Key("gpu_memory_bytes").Uint(r.gpu_memory_bytes()).EndObject();
 }
 
 namespace {
@@ -244,6 +251,8 @@ void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
   }
   json->Key("resources");
   WriteResources(job.resources(), json);
+  json->Key("gpu_usage");
+  WriteUse(job, json);
   json->Key("exit");
   job.has_exit() ? json->Int(ExitStatus(job)) : json->Null();
   json->Key("signal");
@@ -345,7 +354,7 @@ std::string FormatJobs(const v1::JobList& jobs, OutputFormat format, bool header
                                    EndReason(job)};
     if (wide) {
       const v1::Resources& r = job.resources();
-      cells.insert(cells.end(), {job.user(), CpusCell(r.milli_cpus()), FormatBytes(r.memory_bytes()), GpusCell(r),
+      cells.insert(cells.end(), {job.user(), CpusCell(r.milli_cpus()), FormatBytes(r.memory_bytes()), GpusText(r),
                                  job.directory(), CommandCell(job)});
     }
     table.Add(std::move(cells));
@@ -403,7 +412,14 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   line("directory", Escape(job.directory()));
   line("cpus", CpusCell(r.milli_cpus()));
   line("memory", r.memory_bytes() == 0 ? "no limit" : FormatBytes(r.memory_bytes()));
-  line("gpus", GpusCell(r));
+  line("gpus", GpusText(r) +
+                   (r.gpu_milli() == 0                      ? ""
+                    : r.gpu_sharing() == v1::GPU_TIME_SLICE ? " of one, in turns with others"
+                                                            : " of one, by MPS") +
+                   (r.gpu_memory_bytes() > 0 && KindOf(r) != GpuKind::kByMemory
+                        ? ", with " + FormatBytes(r.gpu_memory_bytes()) + " each"
+                        : ""));
+  line("GPU use", UseText(job));
   const v1::Scheduling& s = job.scheduling();
   line("team", Escape(s.team()));
   line("class", JobClassName(s.class_()) + (s.requeue() ? ", may be preempted" : ""));
@@ -424,6 +440,21 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   return out;
 }
 
+namespace {
+
+// The average over its GPUs, of those that are idle too; "" if nobody meters them.
+std::string GpuUseCell(const v1::NodeInfo& node) {
+  uint64_t sum = 0;
+  bool known = false;
+  for (const v1::GpuUser& user : node.gpu_users()) {
+    known = known || user.has_usage();
+    sum += user.usage().utilization_percent();
+  }
+  return !known || node.total().gpus() == 0 ? "" : std::to_string(sum / node.total().gpus()) + " %";
+}
+
+}  // namespace
+
 std::string FormatNodes(const v1::NodeList& nodes, OutputFormat format, bool headers) {
   if (format == OutputFormat::kJson) {
     JsonWriter json;
@@ -440,7 +471,8 @@ std::string FormatNodes(const v1::NodeList& nodes, OutputFormat format, bool hea
   bool wide = format == OutputFormat::kWide;
   std::vector<std::string> columns{"NODE", "POOL", "STATE", "JOBS", "CPUS", "MEMORY", "GPUS"};
   if (wide) {
-    columns.insert(columns.end(), {"LAST SEEN", "ADDRESSES", "VERSION", "PLACE", "LABELS", "TAINTS", "REASON"});
+    columns.insert(columns.end(),
+                   {"GPU UTIL", "LAST SEEN", "ADDRESSES", "VERSION", "PLACE", "LABELS", "TAINTS", "REASON"});
   }
   Table table(std::move(columns));
   for (const v1::NodeInfo& node : nodes.nodes()) {
@@ -451,12 +483,13 @@ std::string FormatNodes(const v1::NodeList& nodes, OutputFormat format, bool hea
                                    std::to_string(node.jobs()),
                                    CpusCell(used.milli_cpus()) + "/" + CpusCell(total.milli_cpus()),
                                    FormatBytes(used.memory_bytes()) + "/" + FormatBytes(total.memory_bytes()),
-                                   std::to_string(used.gpus()) + "/" + GpusCell(total)};
+                                   UsedGpusCell(used) + "/" + GpusText(total)};
     if (wide) {
       std::string addresses;
       for (const std::string& a : node.addresses()) addresses += (addresses.empty() ? "" : ",") + a;
-      cells.insert(cells.end(), {TimeCell(node.last_seen_us()), addresses, node.version(), PlaceCell(node.facts()),
-                                 Listed(node.facts().labels()), Listed(node.facts().taints()), node.reason()});
+      cells.insert(cells.end(),
+                   {GpuUseCell(node), TimeCell(node.last_seen_us()), addresses, node.version(), PlaceCell(node.facts()),
+                    Listed(node.facts().labels()), Listed(node.facts().taints()), node.reason()});
     }
     table.Add(std::move(cells));
   }

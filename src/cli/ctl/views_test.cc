@@ -11,6 +11,7 @@
 #include "cli/base/progress_line.h"
 #include "cli/base/table.h"
 #include "cli/ctl/job_view.h"
+#include "cli/gpus/gpu_view.h"
 #include "cli/host/host_facts.h"
 #include "cli/host/local_cluster.h"
 #include "cli/run/explain_io.h"
@@ -358,6 +359,82 @@ TEST(FormatTest, SizesAndDurations) {
   EXPECT_EQ(FormatDuration(7000000), "0:07");
   EXPECT_EQ(FormatDuration(3723ll * 1000000), "1:02:03");
   EXPECT_EQ(FormatDuration((3 * 86400 + 14706) * 1000000ll), "3-04:05:06");
+}
+
+// --- GPUs
+
+v1::NodeList TwoNodes() {
+  v1::NodeList nodes;
+  v1::NodeInfo* node = nodes.add_nodes();
+  node->set_name("n2");
+  node->set_pool("lab");
+  node->set_state("ready");
+  node->mutable_total()->set_gpus(1);
+  node->mutable_total()->set_gpu_type("a100");
+  node = nodes.add_nodes();
+  node->set_name("n1");
+  node->set_pool("local");
+  node->set_state("ready");
+  node->mutable_total()->set_gpus(3);
+  node->mutable_facts()->set_gpu_driver("580.1");
+  for (int i = 0; i < 3; ++i) {
+    v1::Gpu* gpu = node->mutable_facts()->add_gpus();
+    gpu->set_uuid("GPU-" + std::to_string(i));
+    gpu->set_type("h100");
+    gpu->set_memory_bytes(uint64_t{80} << 30);
+    gpu->set_mig(i == 1);
+  }
+  node->mutable_facts()->mutable_gpus(2)->set_problem("XID 79: gone\x1b[2J");
+  for (int i = 0; i < 3; ++i) {
+    v1::GpuUser* user = node->add_gpu_users();
+    user->set_gpu(i == 2 ? 1 : 0);
+    user->set_job(static_cast<uint64_t>(10 + i));
+    user->set_user("anna");
+    user->set_milli(i == 2 ? 125 : 250);
+    if (i == 2) user->set_mig_profile("1g.10gb"), user->set_mig_start(4);
+    if (i < 2) user->set_sharing(v1::GPU_MPS), user->mutable_usage()->set_utilization_percent(30);
+  }
+  return nodes;
+}
+
+TEST(GpuViewTest, OneLineAGpu) {
+  EXPECT_EQ(FormatGpus(TwoNodes(), {}, OutputFormat::kTable, false),
+            "n1  0  h100  80G  mps   10:0.25 anna, 11:0.25 anna  60 %  ok\n"
+            "n1  1  h100  80G  mig   12:1g.10gb@4 anna           -     ok\n"
+            "n1  2  h100  80G  free  -                           -     XID 79: gone\\x1b[2J\n"
+            "n2  0  a100  -    free  -                           -     ok\n");
+  EXPECT_EQ(FormatGpus(TwoNodes(), {"lab", {}}, OutputFormat::kName, false), "n2:0\n");
+  EXPECT_EQ(FormatGpus(TwoNodes(), {"", {"n2"}}, OutputFormat::kName, false), "n2:0\n");
+  EXPECT_NE(FormatGpus(TwoNodes(), {}, OutputFormat::kWide, false).find("GPU-1"), std::string::npos);
+  const std::string json = FormatGpus(TwoNodes(), {}, OutputFormat::kJson, false);
+  EXPECT_NE(json.find("\"mig_profile\": \"1g.10gb\""), std::string::npos);
+}
+
+TEST(GpuViewTest, WhatAJobUsed) {
+  v1::JobInfo job;
+  EXPECT_EQ(UseText(job), "");
+  job.mutable_resources()->set_gpus(2);
+  job.mutable_resources()->set_gpu_type("h100");
+  v1::GpuUsage* use = job.mutable_gpu_usage();
+  EXPECT_EQ(UseText(job), "") << "nothing metered yet";
+  use->set_metered_us(100'000'000);
+  use->set_busy_us(166'000'000);
+  use->set_memory_peak_bytes(uint64_t{71} << 30);
+  use->set_energy_mj(1'512'000'000);
+  EXPECT_EQ(UseText(job), "83 % of 2 x h100, 71G peak, 0.42 kWh");
+}
+
+TEST(GpuViewTest, TheBusiestFirst) {
+  v1::JobList jobs;
+  for (const auto& [id, percent] : {std::pair(1, 10), std::pair(2, 90), std::pair(3, -1)}) {
+    v1::JobInfo* job = jobs.add_jobs();
+    job->set_job(static_cast<uint64_t>(id));
+    job->set_state(v1::RUNNING);
+    job->mutable_resources()->set_gpu_milli(250);
+    if (percent >= 0) job->mutable_gpu_usage()->set_utilization_percent(static_cast<uint32_t>(percent));
+  }
+  jobs.add_jobs()->set_state(v1::RUNNING);  // without GPUs
+  EXPECT_EQ(FormatTop(jobs, OutputFormat::kName, false), "2\n1\n3\n");
 }
 
 TEST(CompletionTest, EveryShownOptionAndCommandIsOffered) {

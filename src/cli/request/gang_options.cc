@@ -6,6 +6,7 @@
 
 #include "base/escape.h"
 #include "cli/base/values.h"
+#include "cli/request/gpu_options.h"
 
 namespace vrun::cli {
 namespace {
@@ -26,6 +27,23 @@ Result<uint32_t> ParseCount(std::string_view text, uint64_t most, const char* wh
 Error Contradiction(const std::string& text) { return Error(Code::kInvalid, text); }
 
 std::string Text(const char* option, uint32_t n) { return std::string(option) + " " + std::to_string(n); }
+
+// Each pod gets one share or instance, whatever its number of tasks.
+Status CheckParts(const GangOptions& options, const v1::Gang& gang, const v1::Resources& resources) {
+  const GpuKind kind = KindOf(resources);
+  if (kind != GpuKind::kShare && kind != GpuKind::kInstance) return {};
+  const std::string option = options.gpus_option + ": ";
+  const char* what = kind == GpuKind::kShare ? "a share of a GPU" : "a MIG instance";
+  if (options.gpus == GangOptions::Gpus::kTask && gang.ranks_per_pod() > 1) {
+    return Contradiction(option + "the " + std::to_string(gang.ranks_per_pod()) + " tasks of a node get " + what +
+                         " together: write --gpus-per-node " + AmountText(resources));
+  }
+  if (options.gpus == GangOptions::Gpus::kJob && gang.pods() > 1) {
+    return Contradiction(option + what + " is on one node, and the job has " + std::to_string(gang.pods()) +
+                         ": write --gpus-per-node " + AmountText(resources));
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -103,6 +121,7 @@ Status ApplyShape(const GangOptions& options, std::string_view program, v1::RunS
   const uint32_t each = gang->ranks_per_pod();
   // Cores are given for one task.
   resources->set_milli_cpus((resources->milli_cpus() == 0 ? 1000 : resources->milli_cpus()) * each);
+  VRUN_TRY(CheckParts(options, *gang, *resources));
   const uint32_t gpus = resources->gpus();
   if (options.gpus == GangOptions::Gpus::kTask) resources->set_gpus(gpus * each);
   if (options.gpus == GangOptions::Gpus::kJob && gpus > 0 && gang->pods() > 1) {

@@ -28,6 +28,8 @@ struct GangOptions {
   // What a number of GPUs is meant for.
   enum class Gpus { kJob, kNode, kTask };
   Gpus gpus = Gpus::kJob;
+  // The option that asked for GPUs, as written, and its line in a script ("": the command line).
+  std::string gpus_option, gpus_where;
 };
 
 // "4", "2:8" and Slurm's "2-8". kInvalid: no such number.

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "cli/array/array_options.h"
+#include "cli/request/gpu_options.h"
 #include "cli/request/log_path.h"
 #include "cli/request/wishes.h"
 #include "jobs/array.h"
@@ -52,6 +53,8 @@ enum Id {
   kGres,
   kGpusOfNode,
   kGpusOfTask,
+  kShare,
+  kGpuMemory,
   kNodes,
   kTasks,
   kTasksPerNode,
@@ -94,11 +97,35 @@ constexpr OptionSpec kCpusSpec{kCpus, 'c', "cpus-per-task", kValue, "N", "cores,
 constexpr OptionSpec kMemorySpec{
     kMemory, 0, "mem", kValue, "SIZE", "memory, as in 16G; a bare number is in MiB", Completes::kMemory};
 constexpr OptionSpec kGpusSpec{
-    kGpus,  'G',        "gpus",
-    kValue, "[TYPE:]N", "GPUs, for the whole job; h100:2|a100:2 takes one of these types, the first if it can"};
+    kGpus,
+    'G',
+    "gpus",
+    kValue,
+    "[TYPE:]N",
+    "GPUs, for the whole job: 2, h100:2, a share of one as in 0.25, or 0.25..1 if it may compute with more "
+    "while nobody else does, a MIG instance as in 1g.10gb; h100:2|a100:2 takes one of these types, the first if it "
+    "can"};
 constexpr OptionSpec kGpusPerNode{kGpusOfNode, 0, "gpus-per-node", kValue, "[TYPE:]N", "GPUs on each node"};
 constexpr OptionSpec kGpusPerTask{kGpusOfTask, 0, "gpus-per-task", kValue, "[TYPE:]N", "GPUs for each task"};
 constexpr OptionSpec kGresSpec{kGres, 0, "gres", kValue, "gpu[:TYPE][:N]"};
+constexpr OptionSpec kShareSpec{
+    kShare,
+    0,
+    "share",
+    kValue,
+    "mps|time",
+    "how the share of a GPU is made: mps (default): side by side, each held to its share; time: in turns, and nothing "
+    "keeps one from taking all memory",
+    Completes::kShares};
+constexpr OptionSpec kGpuMemorySpec{
+    kGpuMemory,
+    0,
+    "gpu-mem",
+    kValue,
+    "SIZE",
+    "what each GPU, share or instance has at least, as in 20G; without -G: the smallest "
+    "instance or share that has it, or a GPU",
+    Completes::kMemory};
 constexpr OptionSpec kTimeSpec{kTime,  't',     "time",
                                kValue, "LIMIT", "time limit: minutes, MM:SS, HH:MM:SS, D-HH[:MM[:SS]]"};
 constexpr OptionSpec kDirectorySpec{
@@ -245,6 +272,8 @@ constexpr OptionSpec kRunOptions[] = {
     kGpusPerNode,
     kGpusPerTask,
     kGresSpec,
+    kShareSpec,
+    kGpuMemorySpec,
     kTimeSpec,
     kDirectorySpec,
     kExportSpec,
@@ -313,6 +342,8 @@ constexpr OptionSpec kBatchOptions[] = {
     kGpusPerNode,
     kGpusPerTask,
     kGresSpec,
+    kShareSpec,
+    kGpuMemorySpec,
     kTimeSpec,
     kDirectorySpec,
     {kArray, 'a', "array", kValue, "INDEXES[%N]",
@@ -576,6 +607,7 @@ Status CheckAway(const RunOptions& options) {
 }
 
 Status CheckGang(const RunOptions& options) {
+  VRUN_TRY(CheckGpus(options.spec.resources()));
   v1::RunSpec spec = options.spec;
   VRUN_TRY(ApplyShape(options.gang, options.command.empty() ? "" : options.command[0], &spec));
   if (spec.has_gang() && options.terminal == TerminalWish::kForce) {
@@ -595,9 +627,26 @@ Status StoreAll(Result<std::vector<std::string>> values, google::protobuf::Repea
 
 constexpr uint64_t kMostWait = 365 * 24 * 3600;
 
-Status ApplyGpus(const std::string& value, GangOptions::Gpus of, RunOptions* out) {
-  out->gang.gpus = of;
-  return ParseGpuWish(value, &out->spec);
+// Options of different kinds beside each other are a contradiction; those of the command line replace those of a
+// script.
+Status ApplyGpus(const ParsedOption& option, GangOptions::Gpus of, RunOptions* out) {
+  const GpuKind before = KindOf(out->spec.resources());
+  const std::string_view name = option.spec->long_name;
+  const std::string text = (option.spec->short_name != 0 ? std::string("-") + option.spec->short_name + " "
+                                                         : "--" + std::string(name) + "=") +
+                           Escape(option.value);
+  VRUN_TRY(option.spec->id == kGres ? ParseGres(option.value, &out->spec) : ParseGpuWish(option.value, &out->spec));
+  GangOptions& gang = out->gang;
+  const GpuKind now = KindOf(out->spec.resources());
+  const bool beside = !gang.gpus_option.empty() && gang.gpus_where.empty() == option.where.empty();
+  if (beside && before != now && before != GpuKind::kNone && before != GpuKind::kByMemory && now != GpuKind::kNone) {
+    return Error(Code::kInvalid, "the job also asks for " + gang.gpus_option +
+                                     ", and a pod gets whole GPUs, a share of one or an instance: leave one out");
+  }
+  gang.gpus = of;
+  gang.gpus_option = text;
+  gang.gpus_where = option.where;
+  return {};
 }
 
 Status ApplySignal(const std::string& value, v1::Scheduling* scheduling) {
@@ -608,18 +657,6 @@ Status ApplySignal(const std::string& value, v1::Scheduling* scheduling) {
     scheduling->set_signal_shell_only(end.shell_only);
     scheduling->set_may_meet_maintenance(end.may_meet_maintenance);
   });
-}
-
-// Slurm's gpu, gpu:2, gpu:a100 and gpu:a100:2.
-Status ApplyGres(const std::string& value, RunOptions* out) {
-  if (value == "none") return {};
-  if (value != "gpu" && !value.starts_with("gpu:")) {
-    return Error(Code::kInvalid,
-                 Escape(value) + ": not supported yet: GPUs are all that there is, write gpu[:TYPE][:N]");
-  }
-  std::string gpus = value == "gpu" ? "1" : value.substr(4);
-  const bool counted = gpus.find(':') != std::string::npos || gpus.find_first_not_of("0123456789") == std::string::npos;
-  return ApplyGpus(counted ? gpus : gpus + ":1", GangOptions::Gpus::kNode, out);
 }
 
 Status ApplyOpenMode(const std::string& value, RunOptions* out) {
@@ -663,9 +700,9 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kName: return StoreName(value, spec->mutable_name());
     case kCpus: return Store(ParseCpus(value), [&](uint32_t n) { resources->set_milli_cpus(n); });
     case kMemory: return Store(ParseMemory(value), [&](uint64_t n) { resources->set_memory_bytes(n); });
-    case kGpus: return ApplyGpus(value, GangOptions::Gpus::kJob, out);
-    case kGpusOfNode: return ApplyGpus(value, GangOptions::Gpus::kNode, out);
-    case kGpusOfTask: return ApplyGpus(value, GangOptions::Gpus::kTask, out);
+    case kGpus: return ApplyGpus(option, GangOptions::Gpus::kJob, out);
+    case kGpusOfNode: return ApplyGpus(option, GangOptions::Gpus::kNode, out);
+    case kGpusOfTask: return ApplyGpus(option, GangOptions::Gpus::kTask, out);
     case kTime: return Store(ParseTimeLimit(value), [&](uint64_t s) { scheduling->set_limit_s(s); });
     case kDirectory: return StoreText(value, &out->directory);
     case kExport: return ApplyExport(value, out);
@@ -703,7 +740,9 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kError: return ApplyLogPath(value, &out->error);
     case kOpenMode: return ApplyOpenMode(value, out);
     case kWrap: return StoreText(value, &out->wrap);
-    case kGres: return ApplyGres(value, out);
+    case kGres: return value == "none" ? Status() : ApplyGpus(option, GangOptions::Gpus::kNode, out);
+    case kShare: return ParseShare(value, spec);
+    case kGpuMemory: return ParseGpuMemory(value, spec);
     case kOnDisconnect:
       return Store(ParseOnDisconnect(value), [&](v1::OnDisconnect what) { scheduling->set_on_disconnect(what); });
     case kNice: return Store(ParseNiceness(value), [&](int n) { spec->mutable_command()->set_nice(n); });

@@ -252,26 +252,4 @@ Status ParseDeadlines(std::string_view text, int64_t now, v1::Scheduling* out) {
   return {};
 }
 
-Status ParseGpuWish(std::string_view text, v1::RunSpec* out) {
-  std::vector<std::string> types;
-  std::optional<uint32_t> count;
-  for (const std::string_view item : Split(text, "|")) {
-    VRUN_ASSIGN(const Gpus gpus, ParseGpus(item));
-    if (count.value_or(gpus.count) != gpus.count) {
-      return Bad(text, "alternatives of different numbers: write the same number for each, as in h100:2|a100:2");
-    }
-    count = gpus.count;
-    types.push_back(gpus.type);
-  }
-  const bool several = types.size() > 1;
-  if (several && std::find(types.begin(), types.end(), "") != types.end()) {
-    return Bad(text, "an alternative without a type: write one, as in h100:2|a100:2");
-  }
-  out->mutable_resources()->set_gpus(*count);
-  out->mutable_resources()->set_gpu_type(several ? "" : types[0]);
-  out->mutable_scheduling()->clear_gpu_types();
-  if (several) out->mutable_scheduling()->mutable_gpu_types()->Assign(types.begin(), types.end());
-  return {};
-}
-
 }  // namespace vrun::cli

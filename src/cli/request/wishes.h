@@ -40,7 +40,4 @@ Result<v1::RetryRule> ParseRetry(std::string_view text);
 // "[hard:]TIME", or steps "TIME=PART,TIME=PART": ending by then is worth this part of a deadline.
 Status ParseDeadlines(std::string_view text, int64_t now, v1::Scheduling* out);
 
-// "[TYPE:]N" or "h100:2|a100:2": alternatives of the same number, the best first.
-Status ParseGpuWish(std::string_view text, v1::RunSpec* out);
-
 }  // namespace vrun::cli

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "cli/base/table.h"
+#include "cli/request/gpu_options.h"
 #include "cli/request/run_options.h"
 #include "cli/request/script_options.h"
 
@@ -65,6 +67,113 @@ TEST(WishesTest, GpusOfSeveralTypes) {
       ErrorOf({"-G", "h100:2|a100:4", "true"}),
       "--gpus: h100:2|a100:4: alternatives of different numbers: write the same number for each, as in h100:2|a100:2");
   EXPECT_NE(ErrorOf({"-G", "2|a100:2", "true"}), "");
+}
+
+// As -G writes it, and how it is shared.
+std::string GpusOf(const Words& words) {
+  Words all = words;
+  all.push_back("true");
+  const auto options = ParseRun(all);
+  if (!options) return options.error().message();
+  const v1::Resources& r = options->spec.resources();
+  std::string text = GpusText(r);
+  for (const std::string& type : options->spec.scheduling().gpu_types()) text += " " + type;
+  if (r.gpu_sharing() != v1::GPU_SHARING_UNSPECIFIED) text += r.gpu_sharing() == v1::GPU_MPS ? " mps" : " time";
+  if (r.gpu_memory_bytes() > 0 && KindOf(r) != GpuKind::kByMemory) text += " with " + FormatBytes(r.gpu_memory_bytes());
+  return text;
+}
+
+TEST(WishesTest, PartsOfGpus) {
+  const std::vector<std::pair<Words, std::string>> table = {{{"-G", "2"}, "2"},
+                                                            {{"-G", "h100:4"}, "h100:4"},
+                                                            {{"-G", "0"}, "0"},
+                                                            {{"-G", "1.0"}, "1"},
+                                                            {{"-G", "0.25"}, "0.25"},
+                                                            {{"-G", ".5"}, "0.5"},
+                                                            {{"-G", "0.125"}, "0.125"},
+                                                            {{"-G", "h100:0.25"}, "h100:0.25"},
+                                                            {{"-G", "h100:0.25..1"}, "h100:0.25..1"},
+                                                            {{"-G", "0.25..0.5"}, "0.25..0.5"},
+                                                            {{"-G", "1g.10gb"}, "1g.10gb"},
+                                                            {{"-G", "1g.10gb:1"}, "1g.10gb"},
+                                                            {{"-G", "h100:1g.10gb"}, "h100:1g.10gb"},
+                                                            {{"-G", "h100:3g.40gb:1"}, "h100:3g.40gb"},
+                                                            {{"-G", "h100:0.5|a100:0.5"}, "0.5 h100 a100"},
+                                                            {{"-G", "h100:1g.10gb|a100:1g.10gb"}, "1g.10gb h100 a100"},
+                                                            {{"--gres=gpu:1g.10gb:1"}, "1g.10gb"},
+                                                            {{"--gres=gpu:1g.10gb"}, "1g.10gb"},
+                                                            {{"--gres=gpu:h100:1g.10gb"}, "h100:1g.10gb"},
+                                                            {{"--gres=gpu:0.5"}, "0.5"},
+                                                            {{"--gres=gpu:a100:1"}, "a100:1"},
+                                                            {{"--gres=mps:25"}, "0.25 mps"},
+                                                            {{"--gres=mps:a100:50"}, "a100:0.5 mps"},
+                                                            {{"--gres=mps:100"}, "1"},
+                                                            {{"-G", "0.25", "--share=time"}, "0.25 time"},
+                                                            {{"--share=mps", "-G", "0.25"}, "0.25 mps"},
+                                                            {{"--gpu-mem", "20G"}, "20G"},
+                                                            {{"--gpu-mem", "20G", "--share=time"}, "20G time"},
+                                                            {{"-G", "h100:2", "--gpu-mem=80G"}, "h100:2 with 80G"},
+                                                            {{"-G", "0.25", "-G", "0.5"}, "0.5"},
+                                                            {{"-N", "2", "--gpus-per-node", "0.5"}, "0.5"},
+                                                            {{"-N", "2", "--gpus-per-task", "1g.10gb"}, "1g.10gb"}};
+  for (const auto& [words, text] : table) EXPECT_EQ(GpusOf(words), text) << words[0];
+}
+
+TEST(WishesTest, PartsOfGpusThatContradictThemselves) {
+  const std::vector<std::pair<Words, std::string>> table = {
+      {{"-G", "1.5"}, "--gpus: 1.5: a share is less than one GPU: write a whole number, or a share as in 0.5"},
+      {{"-G", "0.001"}, "--gpus: 0.001: too small: the smallest share is 0.01"},
+      {{"-G", "0.0"}, "--gpus: 0.0: too small: the smallest share is 0.01"},
+      {{"-G", "0.25.5"}, "--gpus: 0.25.5: not a share of a GPU: write it as in 0.25, or 0.25..1"},
+      {{"-G", "0.5..0.25"},
+       "--gpus: 0.5..0.25: the second number is what it may use at most: larger than the first, and 1 at most"},
+      {{"-G", "0.5..2"},
+       "--gpus: 0.5..2: the second number is what it may use at most: larger than the first, and 1 at most"},
+      {{"-G", "h100:1g.10gb:2"},
+       "--gpus: h100:1g.10gb:2: a process gets one instance: write :1, and run several with -N or an array"},
+      {{"-G", "1g.10gb+me"},
+       "--gpus: 1g.10gb+me: instances with media extensions are not given to jobs: write the name without +me"},
+      {{"-G", "h100:0.5|a100:1"},
+       "--gpus: h100:0.5|a100:1: alternatives of different numbers: write the same number for each, as in "
+       "h100:2|a100:2"},
+      {{"-G", "0.25", "--gpus-per-task", "2"},
+       "--gpus-per-task: the job also asks for -G 0.25, and a pod gets whole GPUs, a share of one or an instance: "
+       "leave one out"},
+      {{"--gres=gpu:1g.10gb", "-G", "0.5"},
+       "--gpus: the job also asks for --gres=gpu:1g.10gb, and a pod gets whole GPUs, a share of one or an instance: "
+       "leave one out"},
+      {{"--share=mps"}, "--share: no share of a GPU is asked for: write a share, as in -G 0.25, or leave it out"},
+      {{"-G", "2", "--share=mps"},
+       "--share: whole GPUs are nobody else's: write a share, as in -G 0.25, or leave it out"},
+      {{"-G", "1g.10gb", "--share=time"},
+       "--share: a MIG instance is nobody else's: write a share, as in -G 0.25, or leave it out"},
+      {{"-G", "0.25..1", "--share=time"},
+       "-G 0.25..1: with --share=time each uses what the others leave anyway: leave ..1 out"},
+      {{"--share=often", "-G", "0.5"}, "--share: often: no such way of sharing a GPU: write mps or time"},
+      {{"--gpu-mem=0"}, "--gpu-mem: 0: no memory at all: write how much, as in 20G, or leave the option out"},
+      {{"-N", "2", "-G", "0.5"},
+       "-G 0.5: a share of a GPU is on one node, and the job has 2: write --gpus-per-node 0.5"},
+      {{"--ntasks-per-node", "2", "--gpus-per-task", "0.5"},
+       "--gpus-per-task=0.5: the 2 tasks of a node get a share of a GPU together: write --gpus-per-node 0.5"},
+      {{"--gres=shard:1"}, "--gres: shard:1: shards have no size here: write a share, as in -G 0.25 --share=time"},
+      {{"--gres=mps:200"}, "--gres: mps:200: write the hundredths of a GPU, as in mps:25"},
+      {{"--gres=license:1"}, "--gres: license:1: not supported yet: GPUs are all that there is, write gpu[:TYPE][:N]"}};
+  for (const auto& [words, text] : table) EXPECT_EQ(GpusOf(words), text);
+  EXPECT_NE(GpusOf({"-G", "h100:many"}).find("write [TYPE:]N as in 2 or h100:2, a share"), std::string::npos);
+}
+
+TEST(WishesTest, PartsOfGpusInAScript) {
+  auto script = ParseScript("#!/bin/sh\n#SBATCH --gres=gpu:h100:1g.10gb\n#SBATCH --gpu-mem=10G\n", "job.sh");
+  ASSERT_TRUE(script) << script.error().message();
+  RunOptions options;
+  ASSERT_TRUE(ApplyOptions(script->options, &options));
+  EXPECT_EQ(GpusText(options.spec.resources()), "h100:1g.10gb");
+  EXPECT_EQ(options.spec.resources().gpu_memory_bytes(), uint64_t{10} << 30);
+  // The command line replaces what the script asks for.
+  auto line = ParseWords(RunTable(), Words{"-G", "2"});
+  ASSERT_TRUE(line);
+  ASSERT_TRUE(ApplyOptions(line->options, &options));
+  EXPECT_EQ(GpusText(options.spec.resources()), "2");
 }
 
 TEST(WishesTest, Checkpoints) {

@@ -41,7 +41,7 @@ Status NodeTimeoutDuty::Run(State& state) {
     LogWarning("{}", reason);
     VRUN_TRY(state.LoseNode(name, reason));
   }
-  return {};
+  return state.HeedWaiting();
 }
 
 }  // namespace vrun::control

@@ -34,6 +34,9 @@ void Encode(const core::NodeUp& e, Body* out) {
   for (const std::string& taint : e.node.taints) n->add_taints(taint);
   n->set_bad_gpus(e.node.bad_gpus);
   n->set_suspect(e.node.suspect);
+  n->set_mig_gpus(e.node.mig_gpus);
+  n->set_no_mps(e.node.no_mps);
+  n->set_gpu_memory(e.node.gpu_memory);
 }
 void Encode(const core::NodeLost& e, Body* out) { out->set_node_lost(e.name); }
 void Encode(const core::NodeDrained& e, Body* out) { out->set_node_drained(e.name); }
@@ -74,6 +77,8 @@ void Encode(const core::JobSubmitted& e, Body* out) {
     role->set_gpu_milli(r.request.gpu_milli);
     role->set_sharing(static_cast<int32_t>(r.request.sharing));
     role->set_mig(r.request.mig);
+    role->set_sharers(r.request.sharers);
+    role->set_gpu_memory(r.request.gpu_memory);
     role->set_min_pods(r.min_pods);
     role->set_segment(r.segment);
     role->set_segment_level(static_cast<int32_t>(r.segment_level));
@@ -112,6 +117,8 @@ void Encode(const core::PodPlace& p, Body::JobStarted::Pod* pod) {
   pod->set_node(p.node);
   pod->set_gpus(p.gpu_mask);
   pod->set_mig_start(p.mig_start);
+  pod->set_gpu_milli(p.gpu_milli);
+  pod->set_mig(p.mig);
 }
 void Encode(const core::JobStarted& e, Body* out) {
   Body::JobStarted* j = out->mutable_started();
@@ -168,6 +175,9 @@ core::NodeUp Decode(const Body::NodeUp& n) {
   e.node.taints.assign(n.taints().begin(), n.taints().end());
   e.node.bad_gpus = n.bad_gpus();
   e.node.suspect = n.suspect();
+  e.node.mig_gpus = n.mig_gpus();
+  e.node.no_mps = n.no_mps();
+  e.node.gpu_memory = n.gpu_memory();
   return e;
 }
 core::TeamSet Decode(const Body::TeamSet& t) {
@@ -197,7 +207,9 @@ core::JobSubmitted Decode(const Body::JobSubmitted& j) {
                     .sharing = static_cast<core::Sharing>(r.sharing()),
                     .mig = static_cast<core::mig::Profile>(r.mig()),
                     .nics = r.nics(),
-                    .distinct = r.distinct()};
+                    .distinct = r.distinct(),
+                    .sharers = r.sharers(),
+                    .gpu_memory = r.gpu_memory()};
     role.min_pods = r.min_pods();
     role.segment = r.segment();
     role.segment_level = static_cast<core::Level>(r.segment_level());
@@ -230,7 +242,9 @@ core::JobSubmitted Decode(const Body::JobSubmitted& j) {
   return e;
 }
 core::PodPlace Decode(const Body::JobStarted::Pod& p) {
-  return {p.role(), p.node(), p.gpus(), static_cast<int8_t>(p.mig_start())};
+  return {p.role(),      p.node(),
+          p.gpus(),      static_cast<int8_t>(p.mig_start()),
+          p.gpu_milli(), static_cast<core::mig::Profile>(p.mig())};
 }
 core::JobStarted Decode(const Body::JobStarted& j) {
   core::JobStarted e{j.job(), {}, j.since_us()};
@@ -275,6 +289,8 @@ void Write(const std::vector<core::PodPlace>& pods, std::string* out) {
   for (const core::PodPlace& p : pods) {
     *out += "|" + std::to_string(p.role) + ":" + std::to_string(p.gpu_mask) + ":" + std::to_string(p.mig_start) + ":" +
             p.node;
+    // Only where there is one: older journals have no parts.
+    if (p.gpu_milli != 0 || p.mig != 0) *out += ":" + std::to_string(p.gpu_milli) + ":" + std::to_string(p.mig);
   }
 }
 void Write(const core::Terms& t, std::string* out) {

@@ -2,6 +2,7 @@
 // Accounts: ended jobs, with how long they held their room and how much of that time was useful.
 #include <algorithm>
 
+#include "control/gpus/gpu_use.h"
 #include "control/ops/ops.h"
 
 namespace vrun::control {
@@ -26,7 +27,10 @@ Result<v1::AccountList> Accounts(State& state, const rpc::Peer& peer, const v1::
     *account->mutable_job() = state.InfoOf(job, peer.name, 0);
     account->set_preemptions(job.preemptions);
     VRUN_ASSIGN(std::vector<AttemptRow> attempts, state.store().Attempts(job.id));
+    v1::GpuUsage use;
+    bool metered = false;
     for (const AttemptRow& a : attempts) {
+      metered = AddUse(a.pods, &use) || metered;
       // The resources of a job are those of one pod, so the time of a gang is the sum over its pods.
       int64_t run = 0;
       for (const PodRow& pod : a.pods) run += RunOf(pod.exit);
@@ -34,6 +38,7 @@ Result<v1::AccountList> Accounts(State& state, const rpc::Peer& peer, const v1::
       const bool counts = a.attempt == job.attempt || (a.state == v1::PREEMPTED && job.scheduling.saves());
       if (counts) account->set_work_us(account->work_us() + run);
     }
+    if (metered) *account->mutable_job()->mutable_gpu_usage() = std::move(use);
   }
   return list;
 }

@@ -12,6 +12,7 @@
 
 #include "base/escape.h"
 #include "base/log.h"
+#include "control/gpus/gpu_needs.h"
 #include "control/ops/ops.h"
 #include "control/tier/content_tier.h"
 
@@ -42,6 +43,10 @@ Status Validate(const std::string& name, const v1::Register& request) {
     for (const std::string& text : *list) fine = fine && !text.empty() && text.size() <= kMaxTextBytes;
   }
   if (!fine) return Error(Code::kInvalid, "register: the node's labels, taints or place are too many or too long");
+  if (facts.gpus_size() > sched::core::kMaxGpus) {
+    return Error(Code::kInvalid, "register: the node has " + std::to_string(facts.gpus_size()) + " GPUs, " +
+                                     std::to_string(sched::core::kMaxGpus) + " are the limit");
+  }
   return {};
 }
 
@@ -66,13 +71,19 @@ Status RegisterNode(State& state, const std::string& name, const v1::Register& r
   if (auto it = state.nodes().find(name); it != state.nodes().end()) {
     row.draining = it->second.row.draining;
     row.reason = it->second.row.reason;
+    row.health = it->second.row.health;
     rebooted = it->second.row.boot_id != request.boot_id();
     moved = it->second.row.addresses != row.addresses;
   }
   row.name = name;
   row.pool = request.pool();
   row.total = request.total().SerializeAsString();
-  row.facts = request.facts().SerializeAsString();
+  v1::NodeFacts facts = request.facts();
+  CutGpus(facts.mutable_gpus());
+  row.facts = facts.SerializeAsString();
+  // Whether it wants to drain it says in its next report.
+  const v1::NodeHealth health = HealthOf(row);
+  state.JudgeHealth(&row, health.drain().empty() ? health.overruled() : health.drain(), !state.nodes().contains(name));
   row.version = request.version();
   row.boot_id = request.boot_id();
   row.last_seen_us = state.clock().Wall();

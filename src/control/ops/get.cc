@@ -23,6 +23,7 @@ Result<v1::GetReply> Get(State& state, const rpc::Peer& peer, const v1::GetReque
   if (!job) return Error(Code::kNotFound, "job " + std::to_string(id) + ": no such job");
   *reply.mutable_info() = state.InfoOf(*job, peer.name, SIZE_MAX);
   VRUN_TRY(state.AddAttempts(job->id, reply.mutable_info()->mutable_attempts()));
+  VRUN_TRY(state.SumGpuUse(job->id, reply.mutable_info()));
   const Result<v1::SubmitRequest> submitted = state.RequestOf(*job);
   const bool serves = peer.role == "snapshots" && submitted && submitted->spec().away();
   if (serves) reply.mutable_info()->mutable_away();

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/escape.h"
+#include "control/gpus/gpu_needs.h"
 #include "control/ops/ops.h"
 #include "control/state/wishes.h"
 
@@ -170,6 +171,7 @@ Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::Su
   }
   JobRow job;
   VRUN_ASSIGN(job.pool, PoolOf(state, request.spec().pool()));
+  VRUN_TRY(CheckGpuNeeds(request.spec().resources()));
   job.needs = ToNeeds(request.spec().resources());
   if (job.needs.milli_cpus == 0) job.needs.milli_cpus = 1000;
   job.gang = request.spec().gang();
@@ -183,6 +185,11 @@ Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::Su
   job.scheduling.set_class_(klass);
   VRUN_ASSIGN(*job.scheduling.mutable_team(),
               state.settings().scheduler.TeamFor(peer.name, request.spec().scheduling().team(), klass));
+  const bool share = KindOf(job.needs) == GpuKind::kShare || KindOf(job.needs) == GpuKind::kByMemory;
+  if (share) {
+    const bool team = state.settings().scheduler.teams_share_gpus;
+    job.needs.sharers = SharersOf(team ? "team " + job.scheduling.team() : "user " + job.user);
+  }
   VRUN_TRY(CheckWishes(state, &job));
   VRUN_TRY(CheckFeasible(state.scheduler(), job));
   job.name = request.spec().name();

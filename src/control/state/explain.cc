@@ -2,9 +2,12 @@
 #include "control/state/explain.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/clock.h"
 #include "base/escape.h"
+#include "control/gpus/gpu_needs.h"
+#include "control/gpus/gpu_room.h"
 #include "control/state/gang.h"
 #include "sched/engine/explain.h"
 #include "sched/engine/inspect.h"
@@ -70,35 +73,46 @@ std::string WishesOf(const v1::Scheduling& s) {
 struct Room {
   int64_t gpus = 0, milli_cpus = 0, memory_bytes = 0;
   bool right_type = true;
+  int32_t pods = 0;  // that find their GPUs
   bool Fits(const Needs& n) const {
-    return (n.gpus == 0 || (right_type && gpus >= n.gpus)) && milli_cpus >= n.milli_cpus &&
-           memory_bytes >= n.memory_bytes;
+    return (!WantsGpus(n) || (right_type && pods > 0)) && milli_cpus >= n.milli_cpus && memory_bytes >= n.memory_bytes;
   }
 };
 Room FreeOf(const core::NodeRoom& r, const Needs& needs) {
-  return {r.free_gpus, r.free_milli_cpus, r.free_memory_bytes, HasType(r, needs)};
+  return {r.free_gpus, r.free_milli_cpus, r.free_memory_bytes, HasType(r, needs), PodsByGpus(needs, r, false)};
 }
 Room TotalOf(const core::NodeRoom& r, const Needs& needs) {
-  return {r.spec->gpus, r.spec->milli_cpus, r.spec->memory_bytes, HasType(r, needs)};
+  const int whole = std::popcount(r.spec->usable_for(core::Sharing::kWhole));
+  return {whole, r.spec->milli_cpus, r.spec->memory_bytes, HasType(r, needs), PodsByGpus(needs, r, true)};
 }
 
 // "needs 2 cores; the best node of pool local has 1 core free": the first resource of which no node has enough.
-std::string Lacking(const Needs& needs, const std::vector<Room>& rooms, const std::string& best_node,
-                    const std::string& end, const std::string& where) {
+// `nodes`: those that it may use, all of them with `empty` as if nothing ran there.
+std::string Lacking(const Needs& needs, const std::vector<core::NodeRoom>& nodes, bool empty,
+                    const std::string& where) {
+  const std::string best_node = empty ? "largest node" : "best node", end = empty ? "" : " free";
   Room best;
-  bool any_type = false;
-  for (const Room& r : rooms) {
+  bool any_type = false, any_gpu = false;
+  std::vector<core::NodeRoom> of_type;
+  for (const core::NodeRoom& node : nodes) {
+    const Room r = empty ? TotalOf(node, needs) : FreeOf(node, needs);
+    if (r.right_type) of_type.push_back(node);
+    any_gpu = any_gpu || (r.right_type && r.pods > 0);
     any_type = any_type || r.right_type;
     if (r.right_type) best.gpus = std::max(best.gpus, r.gpus);
     best.milli_cpus = std::max(best.milli_cpus, r.milli_cpus);
     best.memory_bytes = std::max(best.memory_bytes, r.memory_bytes);
   }
-  const std::string gpus = Gpus(needs.gpus * core::kMilli, needs.gpu_type);
-  if (needs.gpus > 0 && !any_type) return "needs " + gpus + "; no node of " + where + " that is up has that type";
+  const std::string gpus = needs.gpus > 0 ? Gpus(needs.gpus * core::kMilli, needs.gpu_type) : GpuText(needs);
+  if (WantsGpus(needs) && !any_type) return "needs " + gpus + "; no node of " + where + " that is up has that type";
   auto text = [&](const std::string& need, const std::string& has) {
     return "needs " + need + "; the " + best_node + " of " + where + " has " + has + end;
   };
-  if (best.gpus < needs.gpus) return text(gpus, std::to_string(best.gpus));
+  if (WantsGpus(needs) && !any_gpu) {
+    if (std::string why = WhyNoGpu(needs, of_type, empty); !why.empty()) return why + " (" + where + ")";
+    const bool cut = std::any_of(of_type.begin(), of_type.end(), [](const auto& n) { return n.spec->mig_gpus != 0; });
+    return text(gpus, std::to_string(best.gpus)) + (cut ? "; others are in MIG mode and only given in instances" : "");
+  }
   if (best.milli_cpus < needs.milli_cpus) return text(Cores(needs.milli_cpus), Cores(best.milli_cpus));
   if (best.memory_bytes < needs.memory_bytes) {
     return text(Bytes(needs.memory_bytes) + " of memory", Bytes(best.memory_bytes));
@@ -108,7 +122,7 @@ std::string Lacking(const Needs& needs, const std::vector<Room>& rooms, const st
 
 std::string NoRoom(const core::State& state, const JobRow& job) {
   const std::string where = "pool " + Escape(job.pool);
-  std::vector<Room> up;
+  std::vector<core::NodeRoom> up;
   bool joined = false, allowed = false, any_up = false;
   const core::JobSpec spec = SpecOf(job);
   for (const core::NodeRoom& r : core::Nodes(state)) {
@@ -117,7 +131,7 @@ std::string NoRoom(const core::State& state, const JobRow& job) {
     any_up = any_up || r.up;
     if (!MayUse(spec, *r.spec)) continue;
     allowed = true;
-    if (r.up) up.push_back(FreeOf(r, job.needs));
+    if (r.up) up.push_back(r);
   }
   const std::string wishes = WishesOf(job.scheduling);
   const std::string asks = wishes.empty() ? "" : " (it asks for " + wishes + ")";
@@ -125,7 +139,7 @@ std::string NoRoom(const core::State& state, const JobRow& job) {
   if (!any_up) return "no node of " + where + " is up";
   if (!allowed && wishes.empty()) return "all nodes of " + where + " have taints that it does not tolerate";
   if (up.empty()) return "no node of " + where + " that it may use is up" + asks;
-  return Lacking(job.needs, up, "best node", " free", where) + asks;
+  return Lacking(job.needs, up, false, where) + asks;
 }
 
 const char* NameOf(Kind kind) {
@@ -206,7 +220,9 @@ std::string TextOf(const JobRow& job, const core::Counterfactual& c) {
   switch (c.kind) {
     case Change::kFewerPods: return "with -N " + std::to_string(c.number);
     case Change::kFewerGpus: return "with -G " + type + std::to_string(c.number);
-    case Change::kType: return "with -G " + Escape(c.gpu_type) + ":" + std::to_string(job.needs.gpus);
+    case Change::kType:
+      if (KindOf(job.needs) == GpuKind::kByMemory) return "on a GPU of type " + Escape(c.gpu_type);
+      return "with -G " + Escape(c.gpu_type) + ":" + AmountOf(job.needs);
     case Change::kLevel: return "if its tasks could be farther apart";
     case Change::kClass: return std::string("with --class ") + kClasses[static_cast<int>(c.klass)];
     case Change::kAfter: return "if job " + std::to_string(c.after) + " ended";
@@ -322,17 +338,20 @@ Status CheckFeasible(const core::State& state, const JobRow& job) {
   VRUN_TRY(core::Validate(spec));
   const Status feasible = core::Feasible(state, spec);
   if (feasible) return {};
-  std::vector<Room> rooms;
+  std::vector<core::NodeRoom> rooms;
   for (const core::NodeRoom& r : core::Nodes(state)) {
-    if (MayUse(spec, *r.spec)) rooms.push_back(TotalOf(r, job.needs));
+    if (MayUse(spec, *r.spec)) rooms.push_back(r);
   }
   // Each pod alone would fit.
-  if (std::any_of(rooms.begin(), rooms.end(), [&](const Room& r) { return r.Fits(job.needs); })) return feasible;
+  if (std::any_of(rooms.begin(), rooms.end(),
+                  [&](const core::NodeRoom& r) { return TotalOf(r, job.needs).Fits(job.needs); })) {
+    return feasible;
+  }
   const std::string where = "pool " + Escape(job.pool), wishes = WishesOf(job.scheduling);
   const std::string asks = wishes.empty() ? "" : " (it asks for " + wishes + ")";
   const std::string why = rooms.empty() ? "no node of " + where + " is one that it may use" +
                                               (wishes.empty() ? ", because of their taints: see --tolerate" : "")
-                                        : Lacking(job.needs, rooms, "largest node", "", where);
+                                        : Lacking(job.needs, rooms, true, where);
   return Error(Code::kInvalid, "the request can never be met: " + why + asks + ": ask for less or choose another pool");
 }
 

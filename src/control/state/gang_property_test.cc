@@ -9,8 +9,12 @@
 //   - nothing is held by what waits: the scheduler accounts room to exactly the jobs whose commands have not ended
 //   - no two attempts of a job at once: none is ordered before the last one is over and its writes are home
 //   - every job ends once the failures stop
+//   - parts of GPUs: no memory slice is given twice, no GPU more than once in all, none in two ways, and no share of
+//   one to two users; the scheduler, also one that was rebuilt, never believes that more is free
+#include <bit>
 #include <random>
 
+#include "control/gpus/gpu_needs.h"
 #include "control/testing/state_testing.h"
 #include "sched/engine/inspect.h"
 
@@ -52,6 +56,8 @@ class GangProperties : public StateTest {
   void Obey(const std::string& name, const v1::ControllerMessage& m);
   void Connect(const std::string& name);
   void Check();
+  void CheckParts();
+  void AskForParts(v1::Resources* resources);
   void CheckMembers(const Machine& machine, const Key& key, const Pod& pod);
   void SubmitOne();
   void Tell(const std::string& name, const v1::AttemptReport& report) {
@@ -63,9 +69,11 @@ class GangProperties : public StateTest {
   std::map<std::string, Machine> machines_;
   std::map<uint64_t, v1::Gang> submitted_;
   std::map<std::pair<uint64_t, uint32_t>, std::set<uint32_t>> were_ready_;  // by job and attempt
-  int elastic_percent_ = 20, most_micros_ = 2'000'000;
+  std::map<uint64_t, rpc::Peer> owners_;
+  int elastic_percent_ = 20, parts_percent_ = 0, most_micros_ = 2'000'000;
   int serial_ = 0;
   int started_ = 0, went_ = 0, again_ = 0, failed_ = 0, joined_ = 0, left_ = 0;
+  std::map<std::string, int> parts_;  // by kind: pods that were seen
 };
 
 void GangProperties::SubmitOne() {
@@ -82,7 +90,11 @@ void GangProperties::SubmitOne() {
   }
   request.mutable_spec()->mutable_scheduling()->set_requeue(Chance(60));
   request.mutable_spec()->mutable_scheduling()->set_class_(static_cast<v1::JobClass>(v1::SCAVENGER + Random(4)));
-  const uint64_t id = Submit(request).job();
+  if (parts_percent_ > 0) request.mutable_spec()->mutable_resources()->set_gpus(1);
+  if (Chance(parts_percent_)) AskForParts(request.mutable_spec()->mutable_resources());
+  const rpc::Peer& owner = parts_percent_ > 0 && Chance(40) ? kBob : kAnna;
+  const uint64_t id = Submit(request, owner).job();
+  owners_[id] = owner;
   submitted_[id] = *gang;
   Deliver();
 }
@@ -93,6 +105,14 @@ void GangProperties::Connect(const std::string& name) {
   for (const auto& [key, pod] : node.pods) {
     *hello.add_attempts() = pod.report;
     if (pod.report.ready()) were_ready_[{std::get<0>(key), std::get<1>(key)}].insert(std::get<2>(key));
+  }
+  for (uint32_t i = 0; i < kGpus && parts_percent_ > 0; ++i) {
+    hello.mutable_facts()->set_mig_model("h100-80gb");
+    v1::Gpu* gpu = hello.mutable_facts()->add_gpus();
+    gpu->set_type("h100");
+    gpu->set_memory_bytes(uint64_t{name == "n3" ? 40u : 80u} << 30);
+    gpu->set_mig(i < kGpus / 2);
+    gpu->set_mps(true);
   }
   node.connected = true;
   Register(hello);
@@ -266,6 +286,7 @@ void GangProperties::Progress(const std::string& name, Machine& node, bool fault
 }
 
 void GangProperties::Check() {
+  if (parts_percent_ > 0) CheckParts();
   std::map<std::string, std::set<uint64_t>> held;  // jobs by node
   std::map<std::string, int64_t> gpus;
   for (const auto& [id, job] : state_->jobs()) {
@@ -318,8 +339,72 @@ void GangProperties::Check() {
       for (uint32_t i = 0; i < kGpus; ++i) {
         if ((pod.placement.gpu_mask() >> i & 1) == 0 || !machine.connected) continue;
         const bool free = used.insert(i).second;
-        EXPECT_TRUE(free || pod.stop.job() != 0) << "GPU " << i << " of " << name << " is used twice";
+        EXPECT_TRUE(free || pod.stop.job() != 0 || parts_percent_ > 0)
+            << "GPU " << i << " of " << name << " is used twice";
       }
+    }
+  }
+}
+
+void GangProperties::AskForParts(v1::Resources* resources) {
+  constexpr const char* kProfiles[] = {"1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb"};
+  resources->set_gpus(0);
+  switch (Random(3)) {
+    case 0:
+      resources->set_gpu_milli(static_cast<uint32_t>(200 + 100 * Random(5)));
+      resources->set_gpu_sharing(Chance(30) ? v1::GPU_TIME_SLICE : v1::GPU_MPS);
+      break;
+    case 1: resources->set_mig_profile(kProfiles[Random(4)]); break;
+    default: resources->set_gpu_memory_bytes(static_cast<uint64_t>(5 + Random(35)) << 30); break;
+  }
+}
+
+void GangProperties::CheckParts() {
+  namespace core = sched::core;
+  struct Gpu {
+    uint32_t milli = 0;
+    int slices = 0;
+    std::set<std::string> ways, users;
+  };
+  std::map<std::pair<std::string, int>, Gpu> gpus;
+  const core::mig::Model model = core::mig::FindModel("h100-80gb");
+  for (const auto& [id, job] : state_->jobs()) {
+    if (!HoldsResources(job)) continue;
+    for (const PodRow& pod : job.pods) {
+      if (!HoldsRoom(pod)) continue;
+      EXPECT_EQ(std::popcount(pod.gpu_mask), 1);
+      Gpu& gpu = gpus[{pod.node, std::countr_zero(pod.gpu_mask)}];
+      gpu.milli += MilliOf(pod, "h100-80gb");
+      const bool cut = !pod.mig_profile.empty();
+      if (cut) {
+        const int slices = core::mig::At(model, core::mig::FindProfile(pod.mig_profile), pod.mig_start, 0);
+        EXPECT_NE(slices, 0);
+        EXPECT_EQ(gpu.slices & slices, 0) << "job " << id << " on " << pod.node;
+        gpu.slices |= slices;
+      } else if (pod.gpu_milli > 0) {
+        gpu.users.insert(job.user);
+      }
+      const std::string way = cut                                           ? "instance"
+                              : pod.gpu_milli == 0                          ? "whole"
+                              : job.needs.gpu_sharing == v1::GPU_TIME_SLICE ? "time"
+                                                                            : "mps";
+      gpu.ways.insert(way);
+      ++parts_[way];
+      EXPECT_EQ(cut, std::countr_zero(pod.gpu_mask) < static_cast<int>(kGpus / 2)) << "only these are in MIG mode";
+    }
+  }
+  for (const auto& [where, gpu] : gpus) {
+    EXPECT_LE(gpu.milli, 1000u) << where.first << " " << where.second;
+    EXPECT_EQ(gpu.ways.size(), 1u) << where.first << " " << where.second;
+    EXPECT_LE(gpu.users.size(), 1u) << where.first << " " << where.second;
+  }
+  for (const core::NodeRoom& room : core::Nodes(state_->scheduler())) {
+    for (int i = 0; i < room.spec->gpus; ++i) {
+      const auto used = gpus.find({room.spec->name, i});
+      if (used == gpus.end()) continue;
+      EXPECT_LE(room.room->free_milli[static_cast<size_t>(i)], 1000 - static_cast<int>(used->second.milli))
+          << room.spec->name << " " << i;
+      EXPECT_EQ(room.room->sliced[static_cast<size_t>(i)] & used->second.slices, used->second.slices);
     }
   }
 }
@@ -352,7 +437,7 @@ void GangProperties::Step() {
     if (state_->jobs().empty()) return;
     auto it = state_->jobs().begin();
     std::advance(it, Random(static_cast<int>(state_->jobs().size())));
-    if (Chance(40)) CancelJob(it->first);
+    if (Chance(40)) CancelJob(it->first, owners_.at(it->first));
   } else if (what < 84) {
     if (node.connected) {
       node.connected = false;
@@ -453,6 +538,12 @@ TEST_F(GangProperties, HoldForJobsThatChangeTheirSize) {
   Live(100, 4);
   EXPECT_GT(joined_, 8);
   EXPECT_GT(left_, 8);
+}
+
+TEST_F(GangProperties, HoldForPartsOfGpus) {
+  parts_percent_ = 85;
+  Live(200, 5);
+  for (const char* way : {"whole", "instance", "mps", "time"}) EXPECT_GT(parts_[way], 50) << way;
 }
 
 }  // namespace

@@ -20,9 +20,6 @@ using Reasons = std::map<std::string, std::string>;
 // --- what is deliberately not sent ---
 
 const Reasons kUnusedOfRequest = {
-    {"gpu_milli", "a node cannot divide a GPU among jobs"},
-    {"sharing", "a node cannot divide a GPU among jobs"},
-    {"mig", "a node cannot divide a GPU among jobs"},
     {"nics", "a node cannot give a job a network interface of its own"},
 };
 const Reasons kUnusedOfNode = {
@@ -78,9 +75,9 @@ Fields FieldsOf(const core::Role& sent) {
 }
 Fields FieldsOf(const core::Request& sent) {
   const core::Request plain;
-  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h] = sent;
-  return {FIELD(gpus),    FIELD(gpu_milli), FIELD(milli_cpus), FIELD(memory_bytes),
-          FIELD(sharing), FIELD(mig),       FIELD(nics),       FIELD(distinct)};
+  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j] = sent;
+  return {FIELD(gpus), FIELD(gpu_milli), FIELD(milli_cpus), FIELD(memory_bytes), FIELD(sharing),
+          FIELD(mig),  FIELD(nics),      FIELD(distinct),   FIELD(sharers),      FIELD(gpu_memory)};
 }
 Fields FieldsOf(const core::Checkpoint& sent) {
   const core::Checkpoint plain;
@@ -94,10 +91,11 @@ Fields FieldsOf(const core::DeadlineStep& sent) {
 }
 Fields FieldsOf(const core::NodeSpec& sent) {
   const core::NodeSpec plain;
-  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r] = sent;
-  return {FIELD(name),   FIELD(pool),   FIELD(gpu_type),  FIELD(gpus),     FIELD(milli_cpus), FIELD(memory_bytes),
-          FIELD(nics),   FIELD(island), FIELD(rack),      FIELD(block),    FIELD(zone),       FIELD(gpu_groups),
-          FIELD(labels), FIELD(taints), FIELD(mig_model), FIELD(bad_gpus), FIELD(suspect),    FIELD(price_milli)};
+  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u] = sent;
+  return {FIELD(mig_gpus), FIELD(no_mps),     FIELD(gpu_memory),   FIELD(name),   FIELD(pool),   FIELD(gpu_type),
+          FIELD(gpus),     FIELD(milli_cpus), FIELD(memory_bytes), FIELD(nics),   FIELD(island), FIELD(rack),
+          FIELD(block),    FIELD(zone),       FIELD(gpu_groups),   FIELD(labels), FIELD(taints), FIELD(mig_model),
+          FIELD(bad_gpus), FIELD(suspect),    FIELD(price_milli)};
 }
 Fields FieldsOf(const core::TeamSpec& sent) {
   const core::TeamSpec plain;
@@ -179,7 +177,19 @@ TEST(SchedulerInputs, EveryFieldOfAJobIsSent) {
   const core::JobSpec spec = SpecOf(FullJob());
   ExpectSent("JobSpec", FieldsOf(spec));
   ExpectSent("Role", FieldsOf(spec.roles.at(0)));
-  ExpectSent("Request", FieldsOf(spec.roles.at(0).request), kUnusedOfRequest);
+  // Whole GPUs, a share and an instance exclude each other.
+  JobRow shared = FullJob(), cut = FullJob();
+  shared.needs.gpus = cut.needs.gpus = 0;
+  shared.needs.gpu_milli = 250;
+  shared.needs.gpu_sharing = v1::GPU_TIME_SLICE;
+  shared.needs.gpu_memory_bytes = 1 << 30;
+  shared.needs.sharers = 7;
+  cut.needs.mig_profile = "1g.10gb";
+  Fields request = FieldsOf(spec.roles.at(0).request);
+  for (const JobRow& row : {shared, cut}) {
+    for (const auto& [name, sent] : FieldsOf(SpecOf(row).roles.at(0).request)) request[name] = request[name] || sent;
+  }
+  ExpectSent("Request", request, kUnusedOfRequest);
   ExpectSent("Checkpoint", FieldsOf(spec.checkpoint));
   ExpectSent("DeadlineStep", FieldsOf(spec.deadline_steps.at(0)));
   EXPECT_EQ(spec.required, core::Level::kBlock);
@@ -209,6 +219,11 @@ TEST(SchedulerInputs, EveryFieldOfANodeIsSent) {
   facts.set_nics(2);
   facts.set_mig_model("h100-80gb");
   facts.set_bad_gpus(8);
+  for (int i = 0; i < 4; ++i) {
+    v1::Gpu* gpu = facts.add_gpus();
+    gpu->set_memory_bytes(1 << 30);
+    gpu->set_mig(i == 0);
+  }
   row.facts = facts.SerializeAsString();
   ExpectSent("NodeSpec", FieldsOf(SpecOf(row)), kUnusedOfNode);
 }

@@ -512,9 +512,9 @@ TEST(SchedulerConfigTest, WhatIsWrongIsNamedWithItsLine) {
            Case{"[team.a]\nguarantee = { \"\" = 3 }\nlimit = { \"\" = 2 }\n",
                 "f:1: team a: it is guaranteed more than its limit"},
            Case{"[team.a]\n\n[weights]\nbeta = 1\nspeed = 2\n", "f:5: 'speed': there is no such weight"},
-           Case{
-               "[teams]\n",
-               "f:1: unknown section or setting teams: known are admins, topology, [weights], [price] and [team.NAME]"},
+           Case{"[teams]\n",
+                "f:1: unknown section or setting teams: known are admins, topology, [weights], [price], [gpus] and "
+                "[team.NAME]"},
        }) {
     auto config = ParseSchedulerConfig(c.text, "f");
     ASSERT_FALSE(config) << c.text;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "control/gpus/gpu_needs.h"
 #include "control/journal/journal.h"
 #include "control/state/gang.h"
 
@@ -60,7 +61,7 @@ core::JobSpec SpecOf(const JobRow& job) {
   spec.klass = ClassOf(job.scheduling.class_());
   spec.preemptible = job.scheduling.requeue();
   core::Request request;
-  request.gpus = static_cast<int32_t>(std::min<int64_t>(job.needs.gpus, INT32_MAX));
+  SetGpus(job.needs, &request);
   request.milli_cpus = job.needs.milli_cpus;
   request.memory_bytes = std::min(job.needs.memory_bytes, kMostBytes);
   request.distinct = PodsAsked(job) > 1;  // as in Slurm, so many nodes are asked for
@@ -115,10 +116,20 @@ core::NodeSpec SpecOf(const NodeRow& node) {
   spec.gpu_groups.assign(facts.gpu_groups().begin(), facts.gpu_groups().end());
   if (facts.price_milli() > 0) spec.price_milli = facts.price_milli();
   spec.nics = static_cast<int32_t>(std::min<uint32_t>(facts.nics(), 1024));
-  // A model that this version does not know is divided by nobody.
-  if (core::mig::FindModel(facts.mig_model()) != 0) spec.mig_model = facts.mig_model();
-  spec.bad_gpus = facts.bad_gpus();
+  SetGpus(facts, &spec);
+  v1::NodeHealth health;
+  (void)health.ParseFromString(node.health);
+  spec.bad_gpus |= health.bad_gpus();
   return spec;
+}
+
+core::PodPlace PlaceOf(const PodRow& pod) {
+  return {0,
+          pod.node,
+          pod.gpu_mask,
+          static_cast<int8_t>(pod.mig_start),
+          static_cast<int32_t>(pod.gpu_milli),
+          core::mig::FindProfile(pod.mig_profile)};
 }
 
 core::JobStarted StartedOf(const JobRow& job, core::Micros since) {
@@ -128,7 +139,9 @@ core::JobStarted StartedOf(const JobRow& job, core::Micros since) {
     uint32_t mask = pod.gpu_mask;
     // Placed by an old version that did not choose GPUs. Any GPUs will do.
     if (mask == 0 && job.needs.gpus > 0) mask = (1u << std::min<int64_t>(job.needs.gpus, core::kMaxGpus)) - 1;
-    started.pods.push_back({0, pod.node, mask});
+    core::PodPlace place = PlaceOf(pod);
+    place.gpu_mask = mask;
+    started.pods.push_back(std::move(place));
   }
   return started;
 }

@@ -66,6 +66,8 @@ class Scheduler {
 // The core's description of a job and of a node.
 sched::core::JobSpec SpecOf(const JobRow& job);
 sched::core::NodeSpec SpecOf(const NodeRow& node);
+// Where a pod of a job of one role is.
+sched::core::PodPlace PlaceOf(const PodRow& pod);
 // Where the job runs, from its row.
 sched::core::JobStarted StartedOf(const JobRow& job, sched::core::Micros since);
 sched::core::Class ClassOf(v1::JobClass klass);

@@ -54,6 +54,8 @@ class Reader {
         VRUN_TRY(ReadTeams(*node.as_table()));
       } else if (key.str() == "price" && node.is_table()) {
         VRUN_TRY(ReadPrices(*node.as_table()));
+      } else if (key.str() == "gpus" && node.is_table()) {
+        VRUN_TRY(ReadGpus(*node.as_table()));
       } else if (key.str() == "admins") {
         config_.admins.emplace();
         if (!ReadNames(node, &*config_.admins)) return At(node.source(), "admins: expected a list of names");
@@ -62,7 +64,7 @@ class Reader {
         if (config_.topology.empty()) return At(node.source(), "topology: expected the name of a file");
       } else {
         return At(key.source(), "unknown section or setting " + Escape(key.str()) +
-                                    ": known are admins, topology, [weights], [price] and [team.NAME]");
+                                    ": known are admins, topology, [weights], [price], [gpus] and [team.NAME]");
       }
     }
     return std::move(config_);
@@ -110,6 +112,29 @@ class Reader {
         return At(node.source(), "price of " + Escape(type.str()) + ": expected a number from 0.001 to 1000");
       }
       config_.price_milli[std::string(type.str())] = static_cast<uint32_t>(std::lround(*price * 1000));
+    }
+    return {};
+  }
+
+  Status ReadGpus(const toml::table& gpus) {
+    for (auto&& [key, node] : gpus) {
+      const std::string what = "gpus." + Escape(key.str()) + ": expected ";
+      const std::string text = node.value_exact<std::string>().value_or("");
+      const auto number = Number(node);
+      if (key.str() == "share_with") {
+        if (text != "user" && text != "team") return At(node.source(), what + "\"user\" or \"team\"");
+        config_.teams_share_gpus = text == "team";
+      } else if (key.str() == "drain_percent") {
+        if (!number || !(*number >= 0 && *number <= 100)) return At(node.source(), what + "a number from 0 to 100");
+        config_.health.percent = static_cast<int32_t>(*number);
+      } else if (key.str() == "drain_minutes") {
+        if (!number || !(*number >= 1 && *number <= 10'000))
+          return At(node.source(), what + "a number from 1 to 10000");
+        config_.health.window_micros = static_cast<int64_t>(*number * 60'000'000);
+      } else {
+        return At(key.source(), "unknown setting gpus." + Escape(key.str()) +
+                                    ": known are share_with, drain_percent and drain_minutes");
+      }
     }
     return {};
   }

@@ -11,6 +11,12 @@
 //   [price]                       # of a GPU of this type, relative, with which usage is charged (default 1)
 //   h100 = 2.5
 //
+//   [gpus]
+//   share_with = "user"           # whose shares of one GPU (MPS, time slices) may lie beside each other: those of one
+//                                 # "user" (default) or of one "team". Jobs that were submitted before a change keep it
+//   drain_percent = 10            # at most this part of a pool's nodes, or one node, is taken out of service in
+//   drain_minutes = 10            # so many minutes because of what nodes report about their GPUs (gpus/health.h)
+//
 //   [team.lab]
 //   guarantee = { "" = 8 }        # GPUs that the team can take back from borrowers; "" is all types together
 //   limit = { h100 = 4, "" = 12 } # GPUs that the team never exceeds
@@ -34,6 +40,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "control/gpus/health.h"
 #include "control/places/topology_file.h"
 #include "proto/common.pb.h"
 #include "sched/core.h"
@@ -61,6 +68,8 @@ struct SchedulerConfig {
   std::map<std::string, uint32_t> price_milli;  // by GPU type
   std::string topology;                         // file; "": none
   NodePlaces places;                            // what it says
+  bool teams_share_gpus = false;
+  HealthLimits health;
 
   // Whether the user (a certificate name) may change nodes and the jobs of others.
   bool MayAdminister(const std::string& user) const;

@@ -5,6 +5,7 @@
 
 #include "base/escape.h"
 #include "base/log.h"
+#include "control/gpus/gpu_use.h"
 
 namespace vrun::control {
 namespace {
@@ -16,8 +17,14 @@ namespace core = sched::core;
 Needs ToNeeds(const v1::Resources& r) {
   // Keeps sums over all jobs of a node far from overflow.
   constexpr uint64_t kMost = uint64_t{1} << 50;
-  return {static_cast<int64_t>(r.milli_cpus()), static_cast<int64_t>(std::min(r.memory_bytes(), kMost)),
-          static_cast<int64_t>(r.gpus()), r.gpu_type()};
+  Needs needs{static_cast<int64_t>(r.milli_cpus()), static_cast<int64_t>(std::min(r.memory_bytes(), kMost)),
+              static_cast<int64_t>(r.gpus()), r.gpu_type()};
+  needs.gpu_milli = r.gpu_milli();
+  needs.gpu_burst_milli = r.gpu_burst_milli();
+  needs.gpu_sharing = r.gpu_sharing();
+  needs.mig_profile = r.mig_profile();
+  needs.gpu_memory_bytes = static_cast<int64_t>(std::min(r.gpu_memory_bytes(), kMost));
+  return needs;
 }
 
 v1::Resources ToProto(const Needs& r) {
@@ -26,6 +33,11 @@ v1::Resources ToProto(const Needs& r) {
   out.set_memory_bytes(static_cast<uint64_t>(std::max<int64_t>(r.memory_bytes, 0)));
   out.set_gpus(static_cast<uint32_t>(std::clamp<int64_t>(r.gpus, 0, UINT32_MAX)));
   out.set_gpu_type(r.gpu_type);
+  out.set_gpu_milli(r.gpu_milli);
+  out.set_gpu_burst_milli(r.gpu_burst_milli);
+  out.set_gpu_sharing(r.gpu_sharing);
+  out.set_mig_profile(r.mig_profile);
+  out.set_gpu_memory_bytes(static_cast<uint64_t>(r.gpu_memory_bytes));
   return out;
 }
 
@@ -47,6 +59,9 @@ Status State::Load() {
       node.connected = it->second.connected;
       node.last_heard = it->second.last_heard;
       node.suspect = it->second.suspect;
+      node.reports_since = it->second.reports_since;
+      node.reports = it->second.reports;
+      node.waiting_report = it->second.waiting_report;
     }
     nodes_[node.row.name] = std::move(node);
   }
@@ -133,6 +148,9 @@ Status State::End(uint64_t id, v1::JobState state, const std::string& reason) {
   job.state = state;
   job.ended_us = clock_->Wall();
   job.reason = reason;
+  if (state != v1::COMPLETED && !job.gpu_fault.empty() && reason.find(job.gpu_fault) == std::string::npos) {
+    job.reason += (reason.empty() ? "" : "; ") + job.gpu_fault;
+  }
   stragglers_.erase(id);
   VRUN_TRY(Save(job));
   if (!job.pods.empty()) VRUN_TRY(SaveAttempt(job, state, 0, job.ended_us, reason));
@@ -215,7 +233,7 @@ void State::FeedNode(const Node& node) {
   core::NodeSpec spec = SpecOfNode(node.row);
   spec.suspect = node.suspect;
   scheduler_.Feed(core::NodeUp{std::move(spec)});
-  if (node.row.draining) scheduler_.Feed(core::NodeDrained{node.row.name});
+  if (Drains(node.row)) scheduler_.Feed(core::NodeDrained{node.row.name});
 }
 
 void State::Suspect(const std::string& name, bool suspect) {
@@ -293,6 +311,7 @@ std::optional<v1::Placement> State::PlacementOf(const JobRow& job, uint32_t pod)
   placement.set_node(row->node);
   placement.set_token(row->token);
   if (!leaving) placement.set_gpu_mask(row->gpu_mask);
+  if (!leaving && row->mig_start >= 0) placement.set_mig_start(static_cast<uint32_t>(row->mig_start));
   if (auto it = nodes_.find(row->node); it != nodes_.end()) {
     for (const std::string& a : it->second.row.addresses) placement.add_addresses(a);
   }
@@ -356,15 +375,22 @@ v1::JobInfo State::InfoOf(const JobRow& job, const std::string& viewer, size_t m
   info.set_started_us(job.started_us);
   info.set_ended_us(job.ended_us);
   *info.mutable_resources() = ToProto(job.needs);
-  info.set_reason(job.reason);
+  info.set_reason(job.reason.empty() && !IsEnd(job.state) ? job.gpu_fault : job.reason);
   if (const std::string exit = ExitOf(job); !exit.empty()) (void)info.mutable_exit()->ParseFromString(exit);
   if (PodsAsked(job) > 1 || RanksPerPod(job) > 1) *info.mutable_gang() = job.gang;
+  // The store is behind with this.
+  const auto known = jobs_.find(job.id);
+  const std::vector<PodRow>& live = known == jobs_.end() ? job.pods : known->second.pods;
+  if (v1::GpuUsage use; AddUse(live, &use)) *info.mutable_gpu_usage() = std::move(use);
   for (const PodRow& pod : job.pods) {
     if (!IsGang(job)) break;
     v1::PodInfo* out = info.add_pods();
     out->set_pod(pod.pod);
     out->set_node(pod.node);
     out->set_gpu_mask(pod.gpu_mask);
+    if (pod.mig_start >= 0) out->set_mig_start(static_cast<uint32_t>(pod.mig_start));
+    const std::string& usage = pod.pod < live.size() ? live[pod.pod].usage : pod.usage;
+    if (!usage.empty()) (void)out->mutable_gpu_usage()->ParseFromString(usage);
     out->set_state(pod.state);
     if (!pod.exit.empty()) (void)out->mutable_exit()->ParseFromString(pod.exit);
   }

@@ -44,6 +44,7 @@
 #include "control/state/scheduler_config.h"
 #include "control/store/store.h"
 #include "proto/control.pb.h"
+#include "proto/journal.pb.h"
 
 namespace vrun::control {
 
@@ -57,7 +58,14 @@ struct Node {
   bool connected = false;  // its stream is open and registered
   int64_t last_heard = 0;  // monotonic
   bool suspect = false;    // it could not start a pod of a gang, and nothing has run on it since
+  // Reports about its GPUs: how many since when (monotonic), and what waits until it may report again.
+  int64_t reports_since = 0;
+  int reports = 0;
+  std::optional<v1::GpuReport> waiting_report;
 };
+v1::NodeHealth HealthOf(const NodeRow& node);
+// Whether it gets no more jobs, by an administrator's word or its own.
+bool Drains(const NodeRow& node);
 
 // What to send once the store has committed.
 struct Outbox {
@@ -216,6 +224,18 @@ class State {
   Status ForgetPastMaintenance();
   const std::map<std::string, MaintenanceRow>& maintenance() const { return maintenance_; }
 
+  // --- GPUs (gpus/state_gpus.cc) ---
+  // What a connected node says of its GPUs. Too many reports of one node wait.
+  Status Heed(const std::string& node, const v1::GpuReport& report);
+  // Reports that had to wait. Call every few seconds.
+  Status HeedWaiting();
+  // What pods of the node use of their GPUs.
+  Status Use(const std::string& node, const v1::GpuUsages& usages);
+  // What all attempts of a job used.
+  Status SumGpuUse(uint64_t id, v1::JobInfo* info);
+  // Decides what follows from row->facts and the node's wish to drain. `fresh`: it joins for the first time.
+  void JudgeHealth(NodeRow* row, const std::string& drain, bool fresh);
+
   // --- what others may see ---
   // Whether an attempt is on a node that knows of it, so that home may connect to it.
   bool IsPlaced(const JobRow& job) const;
@@ -269,6 +289,9 @@ class State {
   Status SavePod(const JobRow& job, const PodRow& pod);
   Status SaveAttempt(const JobRow& job, v1::JobState state, int64_t placed_us, int64_t ended_us,
                      const std::string& reason = "");
+
+  Status HeedNow(const std::string& node, const v1::GpuReport& report);
+  Status Fault(const std::string& node, const v1::GpuReport::Fault& fault);
 
   // --- arrays (arrays/state_arrays.cc) ---
   Status LoadArrays();

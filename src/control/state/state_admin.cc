@@ -171,6 +171,10 @@ Status State::Drain(const std::string& name, bool drain, const std::string& reas
   Node& node = nodes_.at(name);
   node.row.draining = drain;
   node.row.reason = drain ? reason : "";
+  if (v1::NodeHealth health = HealthOf(node.row); !drain && !health.drain().empty()) {
+    health.set_overruled(std::exchange(*health.mutable_drain(), ""));
+    node.row.health = health.SerializeAsString();
+  }
   outbox_.pools.insert(node.row.pool);
   LogInfo("node {} {}{}{}", Escape(name), drain ? "drains" : "is resumed", reason.empty() ? "" : ": ", Escape(reason));
   if (node.connected) {

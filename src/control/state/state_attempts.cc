@@ -296,6 +296,7 @@ Status State::BackToQueue(JobRow& job, core::Micros lost, v1::JobState attempt_s
   job.pods.clear();
   job.stopping.clear();
   job.failure.clear();
+  job.gpu_fault.clear();  // of the attempt; its reason has it
   job.ending = Ending::kNone;
   job.failed_pod = 0;
   job.stopping_us = job.started_us = job.first_end_us = 0;

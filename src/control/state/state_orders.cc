@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "control/gpus/gpu_needs.h"
 #include "control/state/state.h"
 
 namespace vrun::control {
@@ -74,6 +75,13 @@ Status State::SendStart(const JobRow& job, uint32_t first, uint32_t end) {
       }
     }
     *start->mutable_placement() = *PlacementOf(job, pod);
+    const v1::Resources gpus = GpusOfPod(job.needs, job.pods[pod]);
+    v1::Resources* resources = run->mutable_resources();
+    resources->set_gpus(gpus.gpus());
+    resources->set_gpu_milli(gpus.gpu_milli());
+    resources->set_gpu_burst_milli(gpus.gpu_burst_milli());
+    resources->set_gpu_sharing(gpus.gpu_sharing());
+    resources->set_mig_profile(gpus.mig_profile());
     const std::string& node = job.pods[pod].node;
     if (pod + 1 == end) {
       outbox_.to_nodes.emplace_back(node, std::move(message));

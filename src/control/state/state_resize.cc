@@ -18,10 +18,8 @@ namespace {
 
 namespace core = sched::core;
 
-core::PodPlace PlaceOf(const PodRow& pod) { return {0, pod.node, pod.gpu_mask}; }
-
 bool IsAt(const PodRow& pod, const core::PodPlace& place) {
-  return pod.node == place.node && pod.gpu_mask == place.gpu_mask;
+  return pod.node == place.node && pod.gpu_mask == place.gpu_mask && pod.mig_start == place.mig_start;
 }
 
 // The row of a pod that has its room there.

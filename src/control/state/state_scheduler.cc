@@ -185,6 +185,9 @@ Status State::AddPod(JobRow& job, const core::PodPlace& at, Membership membershi
   pod.pod = static_cast<uint32_t>(job.pods.size() - 1);
   pod.node = at.node;
   pod.gpu_mask = at.gpu_mask;
+  pod.mig_start = at.mig_start;
+  pod.gpu_milli = static_cast<uint32_t>(at.gpu_milli);
+  pod.mig_profile = core::mig::ProfileName(at.mig);
   pod.membership = membership;
   VRUN_ASSIGN(pod.token, NewToken());
   return store_->PutPod(job.id, job.attempt, pod);

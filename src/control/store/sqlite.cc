@@ -98,6 +98,17 @@ CREATE TABLE arrays (
   exit BLOB NOT NULL);
 ALTER TABLE pods ADD COLUMN membership INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE pods ADD COLUMN leaving TEXT NOT NULL DEFAULT '';
+)",
+    // gpu_needs: a serialized Resources.
+    R"(
+ALTER TABLE jobs ADD COLUMN gpu_needs BLOB NOT NULL DEFAULT x'';
+ALTER TABLE jobs ADD COLUMN sharers INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN gpu_fault TEXT NOT NULL DEFAULT '';
+ALTER TABLE pods ADD COLUMN mig_start INTEGER NOT NULL DEFAULT -1;
+ALTER TABLE pods ADD COLUMN gpu_milli INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE pods ADD COLUMN mig_profile TEXT NOT NULL DEFAULT '';
+ALTER TABLE pods ADD COLUMN usage BLOB NOT NULL DEFAULT x'';
+ALTER TABLE nodes ADD COLUMN health BLOB NOT NULL DEFAULT x'';
 )"};
 constexpr int kSchemaVersion = static_cast<int>(std::size(kMigrations));
 
@@ -105,12 +116,14 @@ constexpr char kJobColumns[] =
     "id, user, request_id, home_id, pool, name, milli_cpus, memory_bytes, gpus, gpu_type, state, reason, submitted_us, "
     "started_us, ended_us, attempt, epoch, cancelled, cancel_signal, scheduling, stopping, stopping_us, preemptions, "
     "leaving_attempt, leaving_epoch, gang, ending, failure, failed_pod, failed_starts, first_end_us, saved_us, "
-    "lost_us, elements, array, array_index, parked, pods";
+    "lost_us, elements, array, array_index, parked, gpu_needs, sharers, gpu_fault, pods";
 
 constexpr char kArrayColumns[] =
     "arrays.job, arrays.array, waiting, next, held, gated, completed, failed, arrays.cancelled, exit";
 
-constexpr char kPodColumns[] = "pod, node, token, gpu_mask, state, ready, exit, membership, leaving";
+constexpr char kPodColumns[] =
+    "pod, node, token, gpu_mask, state, ready, exit, membership, leaving, mig_start, gpu_milli, "
+    "mig_profile, usage";
 
 Code CodeOf(int sqlite_code) {
   switch (sqlite_code & 0xff) {
@@ -255,6 +268,17 @@ class SqliteStore::Statement {
 
 namespace {
 
+// What a job takes of GPUs besides their number and type.
+std::string GpuNeeds(const Needs& needs) {
+  v1::Resources gpus;
+  gpus.set_gpu_milli(needs.gpu_milli);
+  gpus.set_gpu_burst_milli(needs.gpu_burst_milli);
+  gpus.set_gpu_sharing(needs.gpu_sharing);
+  gpus.set_mig_profile(needs.mig_profile);
+  gpus.set_gpu_memory_bytes(static_cast<uint64_t>(needs.gpu_memory_bytes));
+  return gpus.SerializeAsString();
+}
+
 // The number of its pods is the next column.
 template <typename S>
 JobRow ReadJob(S& s) {
@@ -296,6 +320,15 @@ JobRow ReadJob(S& s) {
   job.array = static_cast<uint64_t>(s.Int());
   job.array_index = static_cast<uint32_t>(s.Int());
   job.parked = s.Int() != 0;
+  v1::Resources gpus;
+  (void)gpus.ParseFromString(s.Bytes());
+  job.needs.gpu_milli = gpus.gpu_milli();
+  job.needs.gpu_burst_milli = gpus.gpu_burst_milli();
+  job.needs.gpu_sharing = gpus.gpu_sharing();
+  job.needs.mig_profile = gpus.mig_profile();
+  job.needs.gpu_memory_bytes = static_cast<int64_t>(gpus.gpu_memory_bytes());
+  job.needs.sharers = static_cast<uint64_t>(s.Int());
+  job.gpu_fault = s.Bytes();
   return job;
 }
 
@@ -311,6 +344,10 @@ PodRow ReadPod(S& s) {
   pod.exit = s.Bytes();
   pod.membership = static_cast<Membership>(s.Int());
   pod.leaving = s.Bytes();
+  pod.mig_start = static_cast<int32_t>(s.Int());
+  pod.gpu_milli = static_cast<uint32_t>(s.Int());
+  pod.mig_profile = s.Bytes();
+  pod.usage = s.Bytes();
   return pod;
 }
 
@@ -390,13 +427,16 @@ Result<uint64_t> SqliteStore::InsertJob(const JobRow& job) {
       this,
       "INSERT INTO jobs (user, request_id, home_id, pool, name, spec, milli_cpus, memory_bytes, gpus, gpu_type, "
       "state, reason, submitted_us, started_us, ended_us, attempt, epoch, cancelled, cancel_signal, scheduling, gang, "
-      "elements, array, array_index) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+      "elements, array, array_index, gpu_needs, sharers) VALUES "
+      "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
   const std::string scheduling = job.scheduling.SerializeAsString(), gang = job.gang.SerializeAsString();
+  const std::string gpu_needs = GpuNeeds(job.needs);
   s.Text(job.user).Text(job.request_id).Blob(job.home_id).Text(job.pool).Text(job.name).Blob(job.spec);
   s.Int(job.needs.milli_cpus).Int(job.needs.memory_bytes).Int(job.needs.gpus).Text(job.needs.gpu_type);
   s.Int(job.state).Text(job.reason).Int(job.submitted_us).Int(job.started_us).Int(job.ended_us);
   s.Int(job.attempt).Int(static_cast<int64_t>(job.epoch)).Int(job.cancelled).Int(job.cancel_signal).Blob(scheduling);
   s.Blob(gang).Int(job.elements).Int(static_cast<int64_t>(job.array)).Int(job.array_index);
+  s.Blob(gpu_needs).Int(static_cast<int64_t>(job.needs.sharers));
   VRUN_TRY(s.Run());
   return static_cast<uint64_t>(sqlite3_last_insert_rowid(database_->handle));
 }
@@ -406,7 +446,8 @@ Status SqliteStore::UpdateJob(const JobRow& job) {
       this,
       "UPDATE jobs SET state=?, reason=?, started_us=?, ended_us=?, attempt=?, epoch=?, cancelled=?, cancel_signal=?, "
       "stopping=?, stopping_us=?, preemptions=?, leaving_attempt=?, leaving_epoch=?, ending=?, failure=?, "
-      "failed_pod=?, failed_starts=?, first_end_us=?, saved_us=?, lost_us=?, scheduling=?, pods=?, parked=? "
+      "failed_pod=?, failed_starts=?, first_end_us=?, saved_us=?, lost_us=?, scheduling=?, pods=?, parked=?, "
+      "gpu_fault=? "
       "WHERE id=?");
   const std::string scheduling = job.scheduling.SerializeAsString();
   s.Int(job.state).Text(job.reason).Int(job.started_us).Int(job.ended_us).Int(job.attempt);
@@ -415,7 +456,7 @@ Status SqliteStore::UpdateJob(const JobRow& job) {
   s.Int(static_cast<int64_t>(job.leaving.epoch)).Int(static_cast<int64_t>(job.ending)).Text(job.failure);
   s.Int(job.failed_pod).Int(job.failed_starts).Int(job.first_end_us);
   s.Int(job.saved_us).Int(job.lost_us).Blob(scheduling).Int(static_cast<int64_t>(job.pods.size()));
-  s.Int(job.parked).Int(static_cast<int64_t>(job.id));
+  s.Int(job.parked).Text(job.gpu_fault).Int(static_cast<int64_t>(job.id));
   return s.Run();
 }
 
@@ -449,11 +490,13 @@ Status SqliteStore::UpdateArray(const ArrayRow& row, bool sets) {
 
 Status SqliteStore::PutPod(uint64_t job, uint32_t attempt, const PodRow& pod) {
   Statement s(this,
-              "INSERT INTO pods (job, attempt, pod, node, token, gpu_mask, state, ready, exit, membership, leaving) "
-              "VALUES (?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (job, attempt, pod) DO UPDATE SET state=excluded.state, "
-              "ready=excluded.ready, exit=excluded.exit, membership=excluded.membership, leaving=excluded.leaving");
+              "INSERT INTO pods (job, attempt, pod, node, token, gpu_mask, state, ready, exit, membership, leaving, "
+              "mig_start, gpu_milli, mig_profile, usage) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
+              "ON CONFLICT (job, attempt, pod) DO UPDATE SET state=excluded.state, ready=excluded.ready, "
+              "exit=excluded.exit, membership=excluded.membership, leaving=excluded.leaving, usage=excluded.usage");
   s.Int(static_cast<int64_t>(job)).Int(attempt).Int(pod.pod).Text(pod.node).Blob(pod.token).Int(pod.gpu_mask);
   s.Int(pod.state).Int(pod.ready).Blob(pod.exit).Int(static_cast<int64_t>(pod.membership)).Text(pod.leaving);
+  s.Int(pod.mig_start).Int(pod.gpu_milli).Text(pod.mig_profile).Blob(pod.usage);
   return s.Run();
 }
 
@@ -471,10 +514,10 @@ Status SqliteStore::PutNode(const NodeRow& node) {
   const std::string addresses = Join(node.addresses);
   Statement s(this,
               "INSERT OR REPLACE INTO nodes (name, pool, total, addresses, version, boot_id, last_seen_us, lost, "
-              "draining, facts, reason) VALUES (?,?,?,?,?,?,?,?,?,?,?)");
+              "draining, facts, reason, health) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)");
   s.Text(node.name).Text(node.pool).Blob(node.total).Text(addresses).Text(node.version);
   s.Int(static_cast<int64_t>(node.boot_id)).Int(node.last_seen_us).Int(node.lost).Int(node.draining);
-  s.Blob(node.facts).Text(node.reason);
+  s.Blob(node.facts).Text(node.reason).Blob(node.health);
   return s.Run();
 }
 
@@ -661,8 +704,8 @@ Result<std::vector<JobRow>> SqliteStore::ListJobs(bool ended_too, int limit) {
 
 Result<std::vector<NodeRow>> SqliteStore::Nodes() {
   Statement s(this,
-              "SELECT name, pool, total, addresses, version, boot_id, last_seen_us, lost, draining, facts, reason "
-              "FROM nodes "
+              "SELECT name, pool, total, addresses, version, boot_id, last_seen_us, lost, draining, facts, reason, "
+              "health FROM nodes "
               "ORDER BY name");
   std::vector<NodeRow> nodes;
   for (;;) {
@@ -680,6 +723,7 @@ Result<std::vector<NodeRow>> SqliteStore::Nodes() {
     n.draining = s.Int() != 0;
     n.facts = s.Bytes();
     n.reason = s.Bytes();
+    n.health = s.Bytes();
   }
 }
 

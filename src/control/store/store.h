@@ -25,6 +25,13 @@ struct Needs {
   int64_t memory_bytes = 0;
   int64_t gpus = 0;
   std::string gpu_type;  // "": any
+  // As in v1.Resources.
+  uint32_t gpu_milli = 0;
+  uint32_t gpu_burst_milli = 0;
+  v1::GpuSharing gpu_sharing = v1::GPU_SHARING_UNSPECIFIED;
+  std::string mig_profile = {};
+  int64_t gpu_memory_bytes = 0;
+  uint64_t sharers = 0;  // sched::core::Request: who may have a share of the same GPU
   bool operator==(const Needs&) const = default;
 };
 
@@ -50,7 +57,12 @@ struct PodRow {
   bool ready = false;                 // all is prepared, and it waits for Go
   std::string exit;                   // serialized ExitRecord; "": none
   Membership membership = Membership::kFull;
-  std::string leaving;  // why it was told to leave, for people
+  std::string leaving;       // why it was told to leave, for people
+  int32_t mig_start = -1;    // of a MIG instance: its first memory slice
+  uint32_t gpu_milli = 0;    // of a share
+  std::string mig_profile;   // of an instance
+  std::string usage;         // serialized GpuUsage, the latest; "": none. Stored with the pod, and every few minutes
+  int64_t usage_stored = 0;  // when it was; monotonic; not stored
 };
 
 // Why the controller ends an attempt of its own accord. Numbers are stored.
@@ -101,6 +113,7 @@ struct JobRow {
     uint64_t epoch = 0;
     std::vector<PodRow> pods;  // those whose writes are not home
   } leaving;
+  std::string gpu_fault;  // what happened to a GPU while the job had it, and whose fault it was, for people
   std::string spec;  // serialized SubmitRequest; filled only by reads that say so. "" for an element: its array has it
   uint32_t elements = 0;     // of an array: how many it has; 0: it is no array
   uint64_t array = 0;        // of an element: its array; 0: it is none
@@ -151,6 +164,7 @@ struct NodeRow {
   bool draining = false;
   std::string facts;   // serialized v1.NodeFacts
   std::string reason;  // why it drains
+  std::string health;  // serialized NodeHealth: what it says of its GPUs, and what was done about it
 };
 
 // Nodes that will be out of service.

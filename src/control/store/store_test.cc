@@ -18,6 +18,12 @@ JobRow Row(const std::string& user, const std::string& request_id) {
   job.name = "name\n\xff";
   job.spec = std::string("\0spec", 5);
   job.needs = {1500, int64_t{1} << 40, 2, "h100"};
+  job.needs.gpu_milli = 250;
+  job.needs.gpu_burst_milli = 500;
+  job.needs.gpu_sharing = v1::GPU_TIME_SLICE;
+  job.needs.mig_profile = "1g.10gb";
+  job.needs.gpu_memory_bytes = int64_t{1} << 40;
+  job.needs.sharers = uint64_t{3} << 62;
   job.submitted_us = 42;
   job.gang.set_pods(2);
   return job;
@@ -52,6 +58,11 @@ TEST_F(StoreTest, WhatWasCommittedIsThereAfterReopening) {
   job.epoch = uint64_t{1} << 62;
   job.pods = {{0, "n1", std::string("\0\xff", 2), 3, v1::RUNNING, true, ""},
               {1, "n2", "t", 12, v1::COMPLETED, true, "e"}};
+  job.pods[1].mig_start = 4;
+  job.pods[1].gpu_milli = 250;
+  job.pods[1].mig_profile = "1g.10gb";
+  job.pods[1].usage = "u";
+  job.gpu_fault = "GPU 3 of n1: XID 79";
   job.leaving.attempt = 2;
   job.ending = Ending::kFailed;
   job.failure = "rank 1 on n2: exit 1";
@@ -86,6 +97,12 @@ TEST_F(StoreTest, WhatWasCommittedIsThereAfterReopening) {
   EXPECT_EQ(read.pods[1].gpu_mask, 12u);
   EXPECT_EQ(read.pods[1].exit, "e");
   EXPECT_TRUE(read.pods[1].ready);
+  EXPECT_EQ(read.pods[0].mig_start, -1);
+  EXPECT_EQ(read.pods[1].mig_start, 4);
+  EXPECT_EQ(read.pods[1].gpu_milli, 250u);
+  EXPECT_EQ(read.pods[1].mig_profile, "1g.10gb");
+  EXPECT_EQ(read.pods[1].usage, "u");
+  EXPECT_EQ(read.gpu_fault, job.gpu_fault);
   ASSERT_EQ(read.leaving.pods.size(), 1u) << "the other one's writes are home";
   EXPECT_EQ(read.leaving.pods[0].node, "n1");
   EXPECT_EQ(read.gang.pods(), 2u);

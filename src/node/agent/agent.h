@@ -16,6 +16,8 @@ struct NodeFactsOptions {
   std::string bad_gpus;                 // "2,5": GPUs that no job gets
   double price = 0;                     // of one GPU, relative; 0: the controller's
   uint32_t nics = 0;                    // RDMA interfaces that are handed out one by one
+  // Tests only: describes GPUs that do not exist, as TYPE:GIGABYTES[:MIG MODEL[:N]]; the first N (all) are in MIG mode.
+  std::string emulated_gpus;
 };
 
 struct AgentOptions {

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "base/cpu_list.h"
 #include "base/escape.h"
@@ -80,6 +82,36 @@ std::vector<uint32_t> GroupsByNuma(uint32_t gpus, const std::string& proc, const
   return groups;
 }
 
+// See NodeFactsOptions::emulated_gpus.
+Status Emulate(const std::string& text, uint32_t gpus, v1::NodeFacts* facts) {
+  std::vector<std::string> parts;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(':', at), text.size());
+    parts.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  char* end = nullptr;
+  const unsigned long gigabytes = parts.size() < 2 ? 0 : std::strtoul(parts[1].c_str(), &end, 10);
+  if (parts.size() < 2 || parts.size() > 4 || gigabytes == 0 || *end != 0) {
+    return Bad("--emulate-gpus", text, "write TYPE:GIGABYTES[:MIG MODEL[:N]]");
+  }
+  const unsigned long cut = parts.size() < 3   ? 0
+                            : parts.size() < 4 ? gpus
+                                               : std::strtoul(parts[3].c_str(), nullptr, 10);
+  if (parts.size() > 2) facts->set_mig_model(parts[2]);
+  for (uint32_t i = 0; i < gpus; ++i) {
+    v1::Gpu* gpu = facts->add_gpus();
+    gpu->set_uuid("GPU-emulated-" + std::to_string(i));
+    gpu->set_product("emulated " + parts[0]);
+    gpu->set_type(parts[0]);
+    gpu->set_memory_bytes(uint64_t{gigabytes} << 30);
+    gpu->set_minor(i);
+    gpu->set_mig(i < cut);
+    gpu->set_mps(i >= cut);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<v1::NodeFacts> DescribeNode(const NodeFactsOptions& options, uint32_t gpus, const std::string& proc,
@@ -122,6 +154,7 @@ Result<v1::NodeFacts> DescribeNode(const NodeFactsOptions& options, uint32_t gpu
     facts.set_price_milli(static_cast<uint32_t>(std::lround(options.price * 1000)));
   }
   facts.set_nics(options.nics);
+  if (!options.emulated_gpus.empty()) VRUN_TRY(Emulate(options.emulated_gpus, gpus, &facts));
   return facts;
 }
 

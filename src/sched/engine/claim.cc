@@ -14,12 +14,13 @@ namespace {
 struct Leftover {
   std::vector<const Room*> freed, taken;
 
-  // Per GPU and in total: max(0, freed - taken). Slices of a GPU are compared one by one. A GPU whose way of sharing
-  // changes is blocked for all others until then.
+  // Per GPU and in total: max(0, freed - taken). Slices of a GPU are compared one by one. A GPU whose way of sharing or
+  // whose sharers change is blocked for all others until then.
   Room Rest(NodeId node, const Cluster::Node& after) const {
     std::array<int64_t, kMaxGpus> milli{};
     std::array<mig::SliceMask, kMaxGpus> before{}, now{};
     std::array<Sharing, kMaxGpus> was{}, is{};
+    std::array<uint64_t, kMaxGpus> whose{}, theirs{};  // sharers before and afterwards
     std::array<bool, kMaxGpus> touched{};
     Room left;
     left.node = node;
@@ -32,10 +33,12 @@ struct Leftover {
         milli[i] += r->milli[i];
         before[i] |= r->mig[i];
         was[i] = r->sharing[i];
+        whose[i] = r->sharers[i];
         touched[i] = true;
       }
     }
     is = was;
+    theirs = whose;
     for (const Room* r : taken) {
       left.milli_cpus -= r->milli_cpus;
       left.memory_bytes -= r->memory_bytes;
@@ -45,6 +48,7 @@ struct Leftover {
         milli[i] -= r->milli[i];
         now[i] |= r->mig[i];
         is[i] = r->sharing[i];
+        theirs[i] = r->sharers[i];
       }
     }
     left.milli_cpus = std::max<int64_t>(left.milli_cpus, 0);
@@ -53,15 +57,16 @@ struct Leftover {
     const int slices = mig::Slices(after.mig_model);
     for (int i = 0; i < kMaxGpus; ++i) {
       if (!touched[i]) continue;
-      if (is[i] != was[i]) milli[i] = after.free_milli[i];
+      if (is[i] != was[i] || theirs[i] != whose[i]) milli[i] = after.free_milli[i];
       left.sharing[i] = is[i];
+      left.sharers[i] = theirs[i];
       if (is[i] == Sharing::kMig && slices > 0) {
         const auto all = static_cast<mig::SliceMask>((1u << slices) - 1);
         left.mig[i] = static_cast<mig::SliceMask>(is[i] != was[i] ? all & ~after.sliced[i] : before[i] & ~now[i]);
         milli[i] = std::popcount(left.mig[i]) * kMilli / slices;
       }
       left.milli[i] = static_cast<uint16_t>(std::max<int64_t>(milli[i], 0));
-      if (left.milli[i] == 0) left.sharing[i] = Sharing::kWhole;
+      if (left.milli[i] == 0) left.sharing[i] = Sharing::kWhole, left.sharers[i] = 0;
     }
     return left;
   }

@@ -51,7 +51,16 @@ std::vector<PodPlace> Core::PodsAt(const Placement& placement, size_t from) cons
   pods.reserve(placement.rooms.size() - from);
   for (size_t i = from; i < placement.rooms.size(); ++i) {
     const Room& room = placement.rooms[i];
-    pods.push_back({placement.roles[i], cluster_.node(room.node).spec.name, room.mask(), room.mig_start()});
+    PodPlace& pod = pods.emplace_back();
+    pod.role = placement.roles[i];
+    pod.node = cluster_.node(room.node).spec.name;
+    pod.gpu_mask = room.mask();
+    pod.mig_start = room.mig_start();
+    pod.mig = room.profile;
+    // A pod that has a share has it of one GPU.
+    if (room.gpus() == 1 && room.profile == 0 && room.total_milli() < kMilli) {
+      pod.gpu_milli = static_cast<int32_t>(room.total_milli());
+    }
   }
   return pods;
 }

@@ -87,10 +87,10 @@ uint32_t Core::Intern(const JobSpec& spec) {
   // Jobs that may use the room left idle for inference are tried separately from those that may not.
   number(spec.klass == Class::kInference || (spec.klass == Class::kScavenger && spec.preemptible));
   for (const Role& r : spec.roles) {
-    for (int64_t n :
-         {int64_t{r.pods}, int64_t{r.request.gpus}, int64_t{r.request.gpu_milli}, r.request.milli_cpus,
-          r.request.memory_bytes, static_cast<int64_t>(r.request.sharing), int64_t{r.request.mig}, int64_t{r.min_pods},
-          int64_t{r.segment}, static_cast<int64_t>(r.segment_level), int64_t{r.spread}, int64_t{r.request.nics}}) {
+    for (int64_t n : {int64_t{r.pods}, int64_t{r.request.gpus}, int64_t{r.request.gpu_milli}, r.request.milli_cpus,
+                      r.request.memory_bytes, static_cast<int64_t>(r.request.sharing), int64_t{r.request.mig},
+                      int64_t{r.min_pods}, int64_t{r.segment}, static_cast<int64_t>(r.segment_level), int64_t{r.spread},
+                      int64_t{r.request.nics}, static_cast<int64_t>(r.request.sharers), r.request.gpu_memory}) {
       number(n);
     }
   }
@@ -231,6 +231,20 @@ void Core::On(const JobSubmitted& e) {
   }
 }
 
+namespace {
+
+// The request of a pod that has its place.
+Request AsGiven(Request r, const PodPlace& pod) {
+  if (!r.open()) return r;
+  r.gpu_milli = pod.gpu_milli;
+  r.mig = pod.mig;
+  r.gpus = pod.gpu_milli == 0 && pod.mig == 0 ? 1 : 0;
+  if (r.gpu_milli == 0) r.sharers = 0;
+  return r;
+}
+
+}  // namespace
+
 void Core::On(const JobStarted& e) {
   JobIndex j = IndexOf(e.job);
   if (j == kNoJob || (jobs_[j].phase != Phase::kPending && jobs_[j].phase != Phase::kNotYet)) return;
@@ -240,7 +254,7 @@ void Core::On(const JobStarted& e) {
   Placement placement;
   for (const PodPlace& pod : e.pods) {
     if (pod.role < 0 || static_cast<size_t>(pod.role) >= job.spec.roles.size()) continue;
-    const Request& r = job.spec.roles[pod.role].request;
+    const Request r = AsGiven(job.spec.roles[pod.role].request, pod);
     Room room = RoomOf(r, cluster_.Name(pod.node));
     const mig::Model model = cluster_.node(room.node).mig_model;
     for (int i = 0; i < kMaxGpus; ++i) {

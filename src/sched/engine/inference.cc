@@ -35,7 +35,7 @@ void Core::FillShelf() {
       }
     }
     std::sort(by_price.begin(), by_price.end());
-    int gpus = std::popcount(node.whole);
+    int gpus = std::popcount(node.whole & node.spec.usable_for(Sharing::kWhole));
     int64_t price = 0;
     for (const auto& [one, v] : by_price) {
       price += one;

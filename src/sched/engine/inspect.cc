@@ -28,8 +28,11 @@ std::optional<JobView> InspectJob(const State& state, JobId id) {
   view.pods = runs ? job->placement.rooms.size() : 0;
   for (size_t i = 0; i < job->leaving.size(); ++i) {
     const Room& room = job->leaving[i];
-    view.leaving.push_back(
-        {job->leaving_roles[i], state.core().cluster().node(room.node).spec.name, room.mask(), room.mig_start()});
+    PodPlace& pod = view.leaving.emplace_back();
+    pod.role = job->leaving_roles[i];
+    pod.node = state.core().cluster().node(room.node).spec.name;
+    pod.gpu_mask = room.mask();
+    pod.mig_start = room.mig_start();
   }
   return view;
 }
@@ -64,7 +67,9 @@ std::vector<NodeRoom> Nodes(const State& state) {
   std::vector<NodeRoom> rooms;
   for (NodeId n = 0; n < cluster.size(); ++n) {
     const Cluster::Node& node = cluster.node(n);
-    rooms.push_back({&node.spec, node.up, node.held > 0, std::popcount(node.whole), node.free_cpus, node.free_memory});
+    const int whole = std::popcount(node.whole & node.spec.usable_for(Sharing::kWhole));
+    rooms.push_back(
+        {&node.spec, node.up, node.held > 0, whole, node.free_cpus, node.free_memory, &node, node.mig_model});
   }
   return rooms;
 }

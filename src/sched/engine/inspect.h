@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sched/core.h"
+#include "sched/model/cluster.h"
 
 namespace vrun::sched::core {
 
@@ -41,6 +42,8 @@ struct NodeRoom {
   int32_t free_gpus = 0;
   int64_t free_milli_cpus = 0;
   int64_t free_memory_bytes = 0;
+  const FreeRoom* room = nullptr;  // valid as long as spec
+  mig::Model model = 0;
 };
 std::vector<NodeRoom> Nodes(const State& state);
 // Running jobs with room on the node, each once.

@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <optional>
 #include <tuple>
+
+#include "sched/model/fit.h"
 
 namespace vrun::sched::core {
 
@@ -85,7 +88,7 @@ NodeId Cluster::Up(const NodeSpec& spec) {
   n.whole &= spec.usable();
   // The users of a shared GPU may have left while the GPU did not belong to the node.
   for (int i = 0; i < kMaxGpus; ++i) {
-    if (n.free_milli[i] >= kMilli) n.sharing[i] = Sharing::kWhole;
+    if (n.free_milli[i] >= kMilli) n.sharing[i] = Sharing::kWhole, n.sharers[i] = 0;
   }
   ++n.changes;
   settled_ = settled_ && same_place;
@@ -123,7 +126,7 @@ void Cluster::Limit(NodeId id, Micros horizon, bool closed, Micros now) {
 bool Cluster::Limited(ShapeId shape, NodeId id) const {
   const Node& n = nodes_[id];
   return n.up && n.horizon != kNever && Admits(shapes_[shape].constraint, n.spec) &&
-         (n.closed || !shapes_[shape].admits[id]) && n.Count(shapes_[shape].request, n.mig_model, n.spec.usable()) > 0;
+         (n.closed || !shapes_[shape].admits[id]) && n.Count(shapes_[shape].request, n.mig_model, n.spec) > 0;
 }
 
 void Cluster::Hold(NodeId id) {
@@ -180,18 +183,22 @@ void Cluster::Retire() {
   --unused_;
 }
 
-int32_t FreeRoom::Count(const Request& r, mig::Model model, uint32_t usable) const {
+int32_t FreeRoom::Count(const Request& r, mig::Model model, const NodeSpec& node) const {
+  if (r.gpu_memory > 0) {
+    std::optional<Request> fitted = OnNode(r, node);
+    if (!fitted) return 0;
+    fitted->gpu_memory = 0;
+    return Count(*fitted, model, node);
+  }
   int64_t count = UINT16_MAX;
   if (r.gpus > 0) {
-    count = std::popcount(whole) / r.gpus;
+    count = std::popcount(whole & node.usable_for(Sharing::kWhole)) / r.gpus;
   } else if (r.slice()) {
     count = 0;
-    const Sharing how = r.kind();
-    for (; usable != 0; usable &= usable - 1) {
+    for (uint32_t usable = node.usable_for(r.kind()); usable != 0; usable &= usable - 1) {
       const int i = std::countr_zero(usable);
-      if (!Shares(i, how)) continue;
-      count +=
-          how == Sharing::kMig ? mig::Count(model, r.mig, sliced[i]) : std::max<int>(free_milli[i], 0) / r.gpu_milli;
+      if (!Shares(i, r)) continue;
+      count += r.mig != 0 ? mig::Count(model, r.mig, sliced[i]) : std::max<int>(free_milli[i], 0) / r.gpu_milli;
     }
   }
   if (count > 0 && r.milli_cpus > 0) count = std::min(count, std::max<int64_t>(free_cpus, 0) / r.milli_cpus);
@@ -202,12 +209,12 @@ int32_t FreeRoom::Count(const Request& r, mig::Model model, uint32_t usable) con
 }
 
 int32_t Cluster::FitNow(const ShapeState& s, const Node& n, NodeId id) const {
-  return Open(n) && n.held == 0 && s.admits[id] ? n.Count(s.request, n.mig_model, n.spec.usable()) : 0;
+  return Open(n) && n.held == 0 && s.admits[id] ? n.Count(s.request, n.mig_model, n.spec) : 0;
 }
 
 int32_t Cluster::FitOn(ShapeId shape, NodeId id) const {
   const Node& n = nodes_[id];
-  return Open(n) && shapes_[shape].admits[id] ? n.Count(shapes_[shape].request, n.mig_model, n.spec.usable()) : 0;
+  return Open(n) && shapes_[shape].admits[id] ? n.Count(shapes_[shape].request, n.mig_model, n.spec) : 0;
 }
 
 int32_t Cluster::FitWith(ShapeId shape, NodeId id, std::span<const Room* const> freed) const {
@@ -215,7 +222,7 @@ int32_t Cluster::FitWith(ShapeId shape, NodeId id, std::span<const Room* const> 
   if (!Open(n) || !shapes_[shape].admits[id]) return 0;
   FreeRoom then = n;
   for (const Room* r : freed) then.Apply(*r, 1, n.spec.usable());
-  return then.Count(shapes_[shape].request, n.mig_model, n.spec.usable());
+  return then.Count(shapes_[shape].request, n.mig_model, n.spec);
 }
 
 int32_t Cluster::FitEmpty(ShapeId shape, NodeId id) const {
@@ -230,7 +237,7 @@ int32_t Cluster::PodsWhenEmpty(const Request& request, const NodeSpec& n) {
   empty.free_cpus = n.milli_cpus;
   empty.free_memory = n.memory_bytes;
   empty.free_nics = n.nics;
-  return empty.Count(request, mig::FindModel(n.mig_model), n.usable());
+  return empty.Count(request, mig::FindModel(n.mig_model), n);
 }
 
 void Cluster::Fill(ShapeState& s) {
@@ -312,8 +319,10 @@ void FreeRoom::Apply(const Room& room, int sign, uint32_t usable) {
     sliced[i] = static_cast<mig::SliceMask>(sign < 0 ? sliced[i] | room.mig[i] : sliced[i] & ~room.mig[i]);
     if (free_milli[i] >= kMilli) {
       sharing[i] = Sharing::kWhole;
+      sharers[i] = 0;
     } else if (sign < 0 && sharing[i] == Sharing::kWhole) {
       sharing[i] = room.sharing[i];
+      sharers[i] = room.sharers[i];
     }
   }
   free_cpus += sign * room.milli_cpus;
@@ -351,7 +360,9 @@ Room RoomOf(const Request& r, NodeId node) {
 
 void TakeSlice(const Request& r, mig::Model model, int gpu, mig::SliceMask slices, Room* room) {
   room->sharing[gpu] = r.kind();
+  room->sharers[gpu] = r.sharers;
   room->mig[gpu] = slices;
+  room->profile = r.mig;
   const int all = mig::Slices(model);
   // An unknown model: the least that the instance takes.
   room->milli[gpu] = static_cast<uint16_t>(r.gpu_milli > 0 ? r.gpu_milli
@@ -359,12 +370,13 @@ void TakeSlice(const Request& r, mig::Model model, int gpu, mig::SliceMask slice
                                                            : std::popcount(slices) * kMilli / all);
 }
 
-Room Cluster::Choose(const Request& r, NodeId id, int slice_gpu, int mig_start) const {
+Room Cluster::Choose(const Request& asked, NodeId id, int slice_gpu, int mig_start) const {
   const Node& n = nodes_[id];
+  const Request r = OnNode(asked, n.spec).value_or(asked);
   Room room = RoomOf(r, id);
   if (r.slice()) {
     auto takes = [&](int i) {
-      if ((n.spec.usable() >> i & 1) == 0 || !n.Shares(i, r.kind())) return false;
+      if ((n.spec.usable_for(r.kind()) >> i & 1) == 0 || !n.Shares(i, r)) return false;
       return r.mig != 0 ? mig::Count(n.mig_model, r.mig, n.sliced[i]) > 0 : n.free_milli[i] >= r.gpu_milli;
     };
     int best = slice_gpu;
@@ -382,7 +394,7 @@ Room Cluster::Choose(const Request& r, NodeId id, int slice_gpu, int mig_start) 
     return room;
   }
   int left = r.gpus;
-  uint32_t free = n.whole;
+  uint32_t free = n.whole & n.spec.usable_for(Sharing::kWhole);
   auto take = [&](uint32_t from) {
     for (; left > 0 && from != 0; from &= from - 1, --left) {
       int i = std::countr_zero(from);

@@ -45,7 +45,9 @@ struct Room {
   NodeId node = kNoNode;
   std::array<uint16_t, kMaxGpus> milli{};  // per GPU
   std::array<Sharing, kMaxGpus> sharing{};
+  std::array<uint64_t, kMaxGpus> sharers{};  // Request::sharers
   std::array<mig::SliceMask, kMaxGpus> mig{};
+  mig::Profile profile = 0;  // of the instance
   int64_t milli_cpus = 0;
   int64_t memory_bytes = 0;
   int32_t nics = 0;
@@ -62,13 +64,14 @@ struct Room {
 
 // What a pod takes on a node besides GPUs.
 Room RoomOf(const Request& request, NodeId node);
-// Adds the part of a GPU that the pod takes; `slices` only for a MIG instance.
+// Adds the part of a GPU that the pod takes; `slices` only for a MIG instance. The request is not open (fit.h).
 void TakeSlice(const Request& request, mig::Model model, int gpu, mig::SliceMask slices, Room* room);
 
 // What is free on a node.
 struct FreeRoom {
   std::array<int16_t, kMaxGpus> free_milli{};     // negative: overcommitted, as the owner reported
   std::array<Sharing, kMaxGpus> sharing{};        // kWhole: not shared now
+  std::array<uint64_t, kMaxGpus> sharers{};       // of those on a shared GPU
   std::array<mig::SliceMask, kMaxGpus> sliced{};  // MIG: memory slices in use
   int64_t free_cpus = 0;
   int64_t free_memory = 0;
@@ -78,10 +81,12 @@ struct FreeRoom {
 
   // sign 1: the room becomes free. `usable`: mask of GPUs that may be given to jobs.
   void Apply(const Room& room, int sign, uint32_t usable);
-  // Pods that fit; at most UINT16_MAX.
-  int32_t Count(const Request& request, mig::Model model, uint32_t usable) const;
-  // Whether the way of sharing lets a pod that takes part of a GPU onto this one.
-  bool Shares(int gpu, Sharing how) const { return (whole >> gpu & 1) != 0 || sharing[gpu] == how; }
+  // Pods that fit on the node with this room; at most UINT16_MAX.
+  int32_t Count(const Request& request, mig::Model model, const NodeSpec& node) const;
+  // Whether the way of sharing, and those who are there, let a pod that takes part of a GPU onto this one.
+  bool Shares(int gpu, const Request& request) const {
+    return (whole >> gpu & 1) != 0 || (sharing[gpu] == request.kind() && sharers[gpu] == request.sharers);
+  }
 };
 
 class Cluster {
@@ -156,9 +161,9 @@ class Cluster {
   // --- changes ---
   void Take(const Room& room) { Change(room, -1); }
   void Release(const Room& room) { Change(room, 1); }
-  // Chooses the GPUs of a pod on the node, which must fit it. They are in as few groups as possible. A slice goes on
-  // `slice_gpu`; if that is negative, on the fullest GPU that takes it. A MIG instance goes at `mig_start`, or where it
-  // leaves the most possibilities.
+  // Chooses the GPUs of a pod on the node, which must fit it. Of an open request it takes what fit.h says. They are in
+  // as few groups as possible. A slice goes on `slice_gpu`; if that is negative, on the fullest GPU that takes it. A
+  // MIG instance goes at `mig_start`, or where it leaves the most possibilities.
   Room Choose(const Request& request, NodeId id, int slice_gpu = -1, int mig_start = -1) const;
 
   // Undo(Mark()) reverts every Take and Release between the two.

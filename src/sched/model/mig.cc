@@ -6,6 +6,8 @@
 #include <bit>
 #include <cctype>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace vrun::sched::core::mig {
 namespace {
@@ -147,6 +149,40 @@ int Slices(Model model) { return model == 0 ? 0 : GeometryOf(model).slices; }
 int Size(Model model, Profile profile) {
   const Cut* cut = CutOf(model, profile);
   return cut == nullptr ? 0 : cut->size;
+}
+
+int NominalMemory(Profile profile) {
+  const std::string_view name = ProfileName(profile);
+  int gb = 0;
+  for (size_t i = name.find('.') + 1; i < name.size() && name[i] >= '0' && name[i] <= '9'; ++i) {
+    gb = gb * 10 + (name[i] - '0');
+  }
+  return gb;
+}
+
+Profile SmallestWith(Model model, int64_t gb) {
+  Profile best = 0;
+  for (Profile p = 1; model != 0 && p < kTables.count_of_names; ++p) {
+    const int8_t row = kTables.row[model - 1][p];
+    if (row < 0 || NominalMemory(p) < gb) continue;
+    // The rows are in order of size, then of compute.
+    if (best == 0 || row < kTables.row[model - 1][best]) best = p;
+  }
+  return best;
+}
+
+std::string ProfileNames(Model model) {
+  std::vector<Profile> all;
+  for (Profile p = 1; p < kTables.count_of_names; ++p) {
+    if (model == 0 || CutOf(model, p) != nullptr) all.push_back(p);
+  }
+  std::stable_sort(all.begin(), all.end(), [](Profile a, Profile b) {
+    const auto key = [](Profile p) { return std::pair(ProfileName(p)[0], NominalMemory(p)); };
+    return key(a) < key(b);
+  });
+  std::string names;
+  for (const Profile p : all) names += (names.empty() ? "" : ", ") + std::string(ProfileName(p));
+  return names;
 }
 
 int32_t NominalMilli(Profile profile) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace vrun::sched::core::mig {
@@ -31,6 +32,13 @@ constexpr int kMostSlices = 8;
 int Slices(Model model);
 // Memory slices of one instance; 0 when the model has no such profile.
 int Size(Model model, Profile profile);
+// The memory that the profile's name says, in GB; the driver's own figures differ by some per cent.
+int NominalMemory(Profile profile);
+// The profile that takes the fewest slices and whose name says at least so many GB; among equal ones the one with the
+// least compute. 0: none has so much.
+Profile SmallestWith(Model model, int64_t gb);
+// The names of all profiles of a model, or of all models, from the smallest to the largest: "1g.10gb, 1g.20gb, ...".
+std::string ProfileNames(Model model);
 // The least share of a GPU, in thousandths, that an instance takes on any model.
 int32_t NominalMilli(Profile profile);
 // How many more instances fit beside what is used.

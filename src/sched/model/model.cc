@@ -51,6 +51,11 @@ Status Validate(const JobSpec& job) {
         std::max(r.request.milli_cpus, r.request.memory_bytes) > kMost) {
       return Invalid(role, "cpus and memory are out of range");
     }
+    if (r.request.gpu_memory < 0 || r.request.gpu_memory > kMost)
+      return Invalid(role, "the memory of a GPU is out of range");
+    if (r.request.sharers != 0 && r.request.gpu_milli == 0 && !r.request.open()) {
+      return Invalid(role, "only a share of a GPU has others beside it");
+    }
     if (r.request.nics < 0 || r.request.nics > kMostNics) return Invalid(role, "a pod has 0 to 1024 NICs");
   }
   if (pods > 1'000'000) return Invalid(what, "a gang has at most a million pods");
@@ -78,6 +83,7 @@ Status Validate(const NodeSpec& node) {
     return Invalid(what, "cpus and memory are out of range");
   }
   if (node.nics < 0 || node.nics > kMostNics) return Invalid(what, "it has 0 to 1024 NICs");
+  if (node.gpu_memory < 0 || node.gpu_memory > kMost) return Invalid(what, "the memory of its GPUs is out of range");
   if (!node.mig_model.empty() && mig::FindModel(node.mig_model) == 0) {
     return Invalid(what, "how a " + Escape(node.mig_model) + " can be cut into instances is not known");
   }

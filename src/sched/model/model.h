@@ -22,6 +22,7 @@ constexpr Micros kNever = INT64_MAX;
 
 constexpr int kMaxGpus = 16;      // of one node
 constexpr int32_t kMilli = 1000;  // a whole GPU
+constexpr int64_t kGiB = int64_t{1} << 30;
 
 // What a job is for, in order of importance. Policy::class_weight gives the worth.
 enum class Class : uint8_t { kScavenger, kExperiment, kTraining, kProduction, kInference };
@@ -41,22 +42,36 @@ enum class Sharing : uint8_t {
   kMig,        // each with its own instance: memory and compute slices (mig.h)
 };
 
-// What one pod takes. Whole GPUs, a share of one GPU and a MIG instance exclude each other.
+// What one pod takes. Whole GPUs, a share of one GPU and a MIG instance exclude each other. A request with none of them
+// but with gpu_memory is open: each node gives the smallest of the three that has so much (fit.h).
 struct Request {
   int32_t gpus = 0;
   int32_t gpu_milli = 0;  // 1..999: a share
   int64_t milli_cpus = 0;
   int64_t memory_bytes = 0;
-  Sharing sharing = Sharing::kMps;  // of gpu_milli: kMps or kTimeSlice
+  Sharing sharing = Sharing::kMps;  // of gpu_milli, and of an open request that gets a share: kMps or kTimeSlice
   mig::Profile mig = 0;             // mig::FindProfile; 0: none
   int32_t nics = 0;                 // network interfaces (RDMA) that only this pod uses
   bool distinct = false;            // no other pod of its role on its node
+  // Of a share: only pods with the same number are on one GPU at the same time, so that the owner says who trusts whom.
+  // Whole GPUs and MIG instances are isolated and have no such number.
+  uint64_t sharers = 0;
+  int64_t gpu_memory = 0;  // bytes that each GPU, share or instance has at least
   auto operator<=>(const Request&) const = default;
 
-  // For a MIG instance the least that it takes. On some models it takes more.
-  int32_t total_milli() const { return gpus * kMilli + gpu_milli + (mig == 0 ? 0 : mig::NominalMilli(mig)); }
-  bool slice() const { return gpu_milli > 0 || mig != 0; }
-  Sharing kind() const { return mig != 0 ? Sharing::kMig : gpu_milli > 0 ? sharing : Sharing::kWhole; }
+  bool open() const { return gpu_memory > 0 && gpus == 0 && gpu_milli == 0 && mig == 0; }
+  // For a MIG instance the least that it takes: on some models it takes more. For an open request a guess, as if each
+  // GPU had kUsualMemory.
+  int32_t total_milli() const {
+    if (open())
+      return static_cast<int32_t>(gpu_memory >= kUsualMemory ? kMilli : gpu_memory * kMilli / kUsualMemory + 1);
+    return gpus * kMilli + gpu_milli + (mig == 0 ? 0 : mig::NominalMilli(mig));
+  }
+  // A part of one GPU. An open request may get a whole one all the same.
+  bool slice() const { return gpu_milli > 0 || mig != 0 || open(); }
+  Sharing kind() const { return mig != 0 ? Sharing::kMig : gpu_milli > 0 ? sharing : Sharing::kWhole; }  // if not open
+
+  static constexpr int64_t kUsualMemory = 80 * kGiB;
 };
 
 // A gang has one or more roles. All pods of all roles start together or none does (of an elastic role: at least
@@ -145,6 +160,11 @@ struct NodeSpec {
   // groups as possible. Empty: all are equal.
   std::vector<uint32_t> gpu_groups;
   std::string mig_model;  // mig::FindModel; "": its GPUs are not divided into instances
+  // With a mig_model: the GPUs in MIG mode, as a bit mask. They take instances only, and the others take none. 0: each
+  // GPU is divided or not, as the pods want.
+  uint32_t mig_gpus = 0;
+  uint32_t no_mps = 0;     // bit mask of GPUs that cannot be shared by MPS
+  int64_t gpu_memory = 0;  // bytes of one GPU; 0: unknown, and no request with gpu_memory fits
   std::vector<std::string> labels;
   std::vector<std::string> taints;  // only jobs that tolerate all of them
   uint32_t bad_gpus = 0;            // bit mask of broken GPUs, which no job gets
@@ -152,6 +172,12 @@ struct NodeSpec {
   int64_t price_milli = 1000;       // relative price of a GPU, with which usage is charged
   bool operator==(const NodeSpec&) const = default;
   uint32_t usable() const { return ((1u << gpus) - 1) & ~bad_gpus; }
+  // Those of usable() that may be given in this way.
+  uint32_t usable_for(Sharing how) const {
+    uint32_t mask = usable();
+    if (mig_gpus != 0) mask &= how == Sharing::kMig ? mig_gpus : ~mig_gpus;
+    return how == Sharing::kMps ? mask & ~no_mps : mask;
+  }
 };
 
 // Nodes that will go out of service.
@@ -193,6 +219,9 @@ struct PodPlace {
   std::string node;
   uint32_t gpu_mask = 0;  // of a share or MIG instance: the one GPU
   int8_t mig_start = -1;  // of a MIG instance: its first memory slice
+  // What an open request has got; for others as requested. Neither: whole GPUs, or none.
+  int32_t gpu_milli = 0;
+  mig::Profile mig = 0;
   bool operator==(const PodPlace&) const = default;
 };
 

@@ -5,24 +5,37 @@
 #include <bit>
 #include <tuple>
 
+#include "sched/model/fit.h"
+
 namespace vrun::sched::core {
 
 namespace {
 
 constexpr int64_t kArrivalsKept = 20'000;  // pods; then all counts are halved
 
-// Everything relevant about one GPU.
+// Everything relevant about one GPU but who is on it.
 uint32_t GpuState(const NodeSpec& spec, const FreeRoom& free, int gpu) {
   return static_cast<uint32_t>(static_cast<uint16_t>(free.free_milli[gpu])) << 16 | (spec.bad_gpus >> gpu & 1) << 15 |
+         (spec.mig_gpus >> gpu & 1) << 14 | (spec.no_mps >> gpu & 1) << 13 |
          static_cast<uint32_t>(free.sharing[gpu]) << 8 | free.sliced[gpu];
 }
 
 // Everything relevant about a node.
 std::string KeyOf(const Cluster::Node& node, const FreeRoom& free) {
-  std::array<uint32_t, kMaxGpus> sorted;
-  for (int i = 0; i < node.spec.gpus; ++i) sorted[i] = GpuState(node.spec, free, i);
-  std::sort(sorted.begin(), sorted.begin() + node.spec.gpus);
-  std::string key(reinterpret_cast<const char*>(sorted.data()), sizeof(uint32_t) * node.spec.gpus);
+  std::array<std::pair<uint32_t, uint64_t>, kMaxGpus> gpus;
+  bool shared = false;
+  for (int i = 0; i < node.spec.gpus; ++i) {
+    gpus[i] = {GpuState(node.spec, free, i), free.sharers[i]};
+    shared = shared || free.sharers[i] != 0;
+  }
+  std::sort(gpus.begin(), gpus.begin() + node.spec.gpus);
+  std::string key;
+  const auto append = [&key](const auto& value) { key.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  for (int i = 0; i < node.spec.gpus; ++i) append(gpus[i].first);
+  for (int i = 0; i < node.spec.gpus && shared; ++i) append(gpus[i].second);
+  key.push_back(shared ? 'S' : 'N');
+  key.push_back(node.spec.mig_gpus != 0 ? 'M' : 'D');
+  append(node.spec.gpu_memory);
   key.push_back(static_cast<char>(node.mig_model));
   key.append(reinterpret_cast<const char*>(&free.free_cpus), sizeof free.free_cpus);
   key.append(reinterpret_cast<const char*>(&free.free_memory), sizeof free.free_memory);
@@ -85,17 +98,20 @@ int64_t Fragmentation::Waste(const Cluster::Node& node, const FreeRoom& free) {
   return it->second;
 }
 
-Fragmentation::Known Fragmentation::Compute(const Request& r, const Cluster::Node& n) {
-  if (r.slice()) return ComputeSlice(r, n);
+Fragmentation::Known Fragmentation::Compute(const Request& asked, const Cluster::Node& n) {
+  const Request r = OnNode(asked, n.spec).value_or(asked);
+  if (r.kind() != Sharing::kWhole) return ComputeSlice(r, n);
   FreeRoom after = n;
   after.free_cpus -= r.milli_cpus;
   after.free_memory -= r.memory_bytes;
   after.free_nics -= r.nics;
-  for (int k = 0; k < r.gpus; ++k, after.whole &= after.whole - 1) {
-    after.free_milli[std::countr_zero(after.whole)] = 0;
+  uint32_t free = after.whole & n.spec.usable_for(Sharing::kWhole);
+  for (int k = 0; k < r.gpus; ++k, free &= free - 1) {
+    after.free_milli[std::countr_zero(free)] = 0;
     after.free_total -= kMilli;
+    after.whole &= ~(free & -free);
   }
-  return {Waste(n, after) - Waste(n, n), 0, -1, true};
+  return {Waste(n, after) - Waste(n, n), 0, 0, -1, true};
 }
 
 // Tries every GPU, and every slice at which an instance may begin. Ties: the fullest GPU, then the start that leaves
@@ -106,7 +122,7 @@ Fragmentation::Known Fragmentation::ComputeSlice(const Request& r, const Cluster
   Key best_key;
   const int64_t before = Waste(n, n);
   for (int i = 0; i < n.spec.gpus; ++i) {
-    if ((n.spec.usable() >> i & 1) == 0 || !n.Shares(i, r.kind()) || n.free_milli[i] < r.gpu_milli) continue;
+    if ((n.spec.usable_for(r.kind()) >> i & 1) == 0 || !n.Shares(i, r) || n.free_milli[i] < r.gpu_milli) continue;
     for (int start = r.mig != 0 ? 0 : -1; start < (r.mig != 0 ? mig::kMostSlices : 0); ++start) {
       const mig::SliceMask slices = mig::At(n.mig_model, r.mig, start, n.sliced[i]);
       if (r.mig != 0 && slices == 0) continue;
@@ -118,7 +134,7 @@ Fragmentation::Known Fragmentation::ComputeSlice(const Request& r, const Cluster
                     -mig::Potential(n.mig_model, static_cast<mig::SliceMask>(n.sliced[i] | slices)));
       if (best.known && key >= best_key) continue;
       best_key = key;
-      best = {std::get<0>(key), GpuState(n.spec, n, i), static_cast<int8_t>(start), true};
+      best = {std::get<0>(key), GpuState(n.spec, n, i), n.sharers[i], static_cast<int8_t>(start), true};
     }
   }
   best.known = true;
@@ -138,7 +154,7 @@ Fragmentation::Score Fragmentation::Rise(ShapeId shape, NodeId id) {
   if (r.slice()) {
     const Cluster::Node& n = cluster_.node(id);
     for (int i = 0; i < n.spec.gpus && score.gpu < 0; ++i) {
-      if (GpuState(n.spec, n, i) == known.gpu) score.gpu = i;
+      if (GpuState(n.spec, n, i) == known.gpu && n.sharers[i] == known.sharers) score.gpu = i;
     }
   }
   return score;

@@ -43,7 +43,8 @@ class Fragmentation {
   static constexpr size_t kStates = 1 << 17;  // cached states; at this many the cache is cleared
   struct Known {
     int64_t rise = 0;
-    uint32_t gpu = 0;  // state of the GPU chosen for a slice
+    uint32_t gpu = 0;      // state of the GPU chosen for a slice
+    uint64_t sharers = 0;  // and who is on it
     int8_t start = -1;
     bool known = false;
   };

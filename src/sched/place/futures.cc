@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
+
+#include "sched/model/fit.h"
 
 namespace vrun::sched::core {
 
@@ -20,7 +23,7 @@ uint64_t Hash(uint64_t n) {
 class Filling {
  public:
   Filling(const NodeSpec& spec, mig::Model model, const FreeRoom& free)
-      : room_(free), model_(model), gpus_(spec.gpus), usable_(spec.usable()) {
+      : node_(spec), room_(free), model_(model), gpus_(spec.gpus), usable_(spec.usable()) {
     for (int i = 0; i < gpus_; ++i) {
       if ((usable_ >> i & 1) == 0) room_.free_milli[i] = 0;
       idle_ += std::max<int64_t>(room_.free_milli[i], 0);
@@ -33,7 +36,7 @@ class Filling {
 
   bool Add(const Request& r) {
     if (r.milli_cpus > room_.free_cpus || r.memory_bytes > room_.free_memory || r.nics > room_.free_nics) return false;
-    if (!(r.mig != 0 ? AddInstance(r) : r.gpu_milli > 0 ? AddShare(r) : AddWhole(r.gpus))) return false;
+    if (!AddGpus(r)) return false;
     room_.free_cpus -= r.milli_cpus;
     room_.free_memory -= r.memory_bytes;
     room_.free_nics -= r.nics;
@@ -41,28 +44,44 @@ class Filling {
   }
 
  private:
+  bool AddGpus(const Request& r) {
+    if (r.gpu_memory > 0) {
+      std::optional<Request> fitted = OnNode(r, node_);
+      if (!fitted) return false;
+      fitted->gpu_memory = 0;
+      return AddGpus(*fitted);
+    }
+    return r.mig != 0 ? AddInstance(r) : r.gpu_milli > 0 ? AddShare(r) : AddWhole(r.gpus);
+  }
+
   bool AddWhole(int gpus) {
-    if (std::popcount(room_.whole) < gpus) return false;
-    for (int k = 0; k < gpus; ++k, room_.whole &= room_.whole - 1) room_.free_milli[std::countr_zero(room_.whole)] = 0;
+    uint32_t free = room_.whole & node_.usable_for(Sharing::kWhole);
+    if (std::popcount(free) < gpus) return false;
+    for (int k = 0; k < gpus; ++k, free &= free - 1) {
+      room_.free_milli[std::countr_zero(free)] = 0;
+      room_.whole &= ~(free & -free);
+    }
     idle_ -= gpus * kMilli;
     return true;
   }
 
   bool AddShare(const Request& r) {
     int best = -1;
+    const uint32_t usable = node_.usable_for(r.sharing);
     for (int i = 0; i < gpus_; ++i) {
-      if (room_.free_milli[i] < r.gpu_milli || !room_.Shares(i, r.sharing)) continue;
+      if ((usable >> i & 1) == 0 || room_.free_milli[i] < r.gpu_milli || !room_.Shares(i, r)) continue;
       if (best < 0 || room_.free_milli[i] < room_.free_milli[best]) best = i;
     }
     if (best < 0) return false;
-    Share(best, r.sharing, r.gpu_milli);
+    Share(best, r, r.gpu_milli);
     return true;
   }
 
   bool AddInstance(const Request& r) {
     int best = -1;
+    const uint32_t usable = node_.usable_for(Sharing::kMig);
     for (int i = 0; i < gpus_; ++i) {
-      if ((usable_ >> i & 1) == 0 || !room_.Shares(i, Sharing::kMig)) continue;
+      if ((usable >> i & 1) == 0 || !room_.Shares(i, r)) continue;
       if (mig::Count(model_, r.mig, room_.sliced[i]) == 0) continue;
       if (best < 0 || room_.free_milli[i] < room_.free_milli[best]) best = i;
     }
@@ -75,18 +94,20 @@ class Filling {
       if (slices != 0 && left > most) most = left, chosen = slices;
     }
     room_.sliced[best] |= chosen;
-    Share(best, Sharing::kMig, std::popcount(chosen) * kMilli / mig::Slices(model_));
+    Share(best, r, std::popcount(chosen) * kMilli / mig::Slices(model_));
     return true;
   }
 
-  void Share(int gpu, Sharing how, int milli) {
+  void Share(int gpu, const Request& r, int milli) {
     milli = std::min<int>(milli, room_.free_milli[gpu]);
     room_.free_milli[gpu] = static_cast<int16_t>(room_.free_milli[gpu] - milli);
-    room_.sharing[gpu] = how;
+    room_.sharing[gpu] = r.kind();
+    room_.sharers[gpu] = r.sharers;
     room_.whole &= ~(1u << gpu);
     idle_ -= milli;
   }
 
+  const NodeSpec& node_;
   FreeRoom room_;
   mig::Model model_;
   int gpus_;

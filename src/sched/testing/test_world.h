@@ -15,6 +15,7 @@
 
 #include "sched/core.h"
 #include "sched/engine/engine.h"
+#include "sched/model/fit.h"
 
 namespace vrun::sched::core {
 
@@ -210,7 +211,8 @@ class World {
     for (const PodPlace& pod : where) {
       ASSERT_TRUE(nodes.contains(pod.node)) << text;
       const NodeSpec& n = nodes.at(pod.node);
-      const Request& r = job.roles[pod.role].request;
+      const Request r = Given(job.roles[pod.role].request, pod);
+      CheckKind(r, n, pod, text);
       EXPECT_EQ(n.pool, job.pool);
       EXPECT_EQ(std::popcount(pod.gpu_mask), r.gpus > 0 ? r.gpus : r.slice() ? 1 : 0);
       if (r.mig != 0) {
@@ -243,15 +245,17 @@ class World {
     // Nothing is given twice.
     std::map<std::string, std::array<int64_t, kMaxGpus + 3>> used;
     std::map<std::pair<std::string, int>, std::pair<Sharing, int>> shared;  // by GPU: mode and slices taken
+    std::map<std::pair<std::string, int>, uint64_t> sharers;
     for (const auto& [id, where] : running) {
       for (const PodPlace& pod : where) {
-        const Request& r = jobs.at(id).roles[pod.role].request;
+        const Request r = Given(jobs.at(id).roles[pod.role].request, pod);
         auto& u = used[pod.node];
         for (int i = 0; i < kMaxGpus; ++i) {
           if ((pod.gpu_mask >> i & 1) == 0) continue;
           u[i] += r.total_milli() - std::max(r.gpus - 1, 0) * kMilli;
           auto [it, first] = shared.try_emplace({pod.node, i}, r.kind(), 0);
           EXPECT_EQ(it->second.first, r.kind()) << text;
+          EXPECT_EQ(sharers.try_emplace({pod.node, i}, r.sharers).first->second, r.sharers) << text;
           const int slices = mig::At(mig::FindModel(known.at(pod.node).mig_model), r.mig, pod.mig_start, 0);
           EXPECT_EQ(it->second.second & slices, 0) << text;
           it->second.second |= slices;
@@ -270,6 +274,29 @@ class World {
     }
   }
 
+  // The request with its kind decided.
+  static Request Given(Request r, const PodPlace& pod) {
+    if (!r.open()) return r;
+    r.gpu_milli = pod.gpu_milli;
+    r.mig = pod.mig;
+    if (r.gpu_milli == 0) r.sharers = 0;
+    if (r.gpu_milli == 0 && r.mig == 0) r.gpus = 1;
+    return r;
+  }
+
+  // The pod's GPUs may be given in this way and have the memory.
+  static void CheckKind(const Request& r, const NodeSpec& n, const PodPlace& pod, const std::string& text) {
+    EXPECT_EQ(pod.gpu_mask & ~n.usable_for(r.kind()), 0u) << text;
+    EXPECT_EQ(pod.gpu_milli, r.gpu_milli) << text;
+    EXPECT_EQ(pod.mig, r.mig) << text;
+    if (r.gpu_memory == 0) return;
+    const int64_t gpu = NominalGpuMemory(n);
+    const int64_t has = r.mig != 0        ? mig::NominalMemory(r.mig) * kGiB
+                        : r.gpu_milli > 0 ? gpu * r.gpu_milli / kMilli
+                                          : gpu;
+    EXPECT_GE(has, r.gpu_memory) << text;
+  }
+
   void CheckLimits() {
     for (const auto& [name, team] : teams) {
       for (const Quota& q : team.quotas) {
@@ -280,7 +307,7 @@ class World {
           if (up != name) continue;
           for (const PodPlace& pod : where) {
             bool counts = q.gpu_type.empty() || known.at(pod.node).gpu_type == q.gpu_type;
-            if (counts) used += jobs.at(id).roles[pod.role].request.total_milli();
+            if (counts) used += Given(jobs.at(id).roles[pod.role].request, pod).total_milli();
           }
         }
         EXPECT_LE(used, q.limit) << name;
