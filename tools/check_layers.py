@@ -38,6 +38,7 @@ ROOMS = {
     "base": ["thread", ".", "hash", "io"],
     "tree": [".", "scan"],
     "store": ["format", "."],
+    "sandbox": ["filter", "mounts", "."],
     "sched": ["model", "share", "place", ".", "engine"],
     "sim": ["replay", "policies", "pods", "report"],
     "snapshots": ["away", "."],

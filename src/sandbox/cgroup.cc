@@ -131,6 +131,7 @@ CgroupHost ParseCgroupMounts(const std::string& mountinfo, const std::string& v2
     take(&host.cpu, "cpu");
     take(&host.pids, "pids");
     take(&host.cpuset, "cpuset");
+    take(&host.devices, "devices");
   }
   if (host.unified.empty()) return host;
   std::string controllers = v2_controllers;
@@ -157,7 +158,7 @@ CgroupHost DetectCgroups() {
 Status RemoveCgroups(const CgroupHost& host, const std::string& name) {
   Status status;
   for (const std::string& mount :
-       {host.memory.mount, host.cpu.mount, host.pids.mount, host.cpuset.mount, host.unified}) {
+       {host.memory.mount, host.cpu.mount, host.pids.mount, host.cpuset.mount, host.devices.mount, host.unified}) {
     if (mount.empty()) continue;
     Status removed = RemoveGroup(mount + kParent + "/" + name);
     if (!removed) status = std::move(removed);
@@ -167,7 +168,7 @@ Status RemoveCgroups(const CgroupHost& host, const std::string& name) {
 
 void SweepCgroups(const CgroupHost& host, int64_t min_age_s) {
   for (const std::string& mount :
-       {host.memory.mount, host.cpu.mount, host.pids.mount, host.cpuset.mount, host.unified}) {
+       {host.memory.mount, host.cpu.mount, host.pids.mount, host.cpuset.mount, host.devices.mount, host.unified}) {
     if (mount.empty()) continue;
     std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir((mount + kParent).c_str()), ::closedir);
     if (!directory) continue;
@@ -258,6 +259,15 @@ std::string Cgroup::CreateFor(const CgroupHost::Place& place, const std::string&
   }
   unenforced_.push_back(what);
   return "";
+}
+
+Status Cgroup::FilterDevices(const CgroupHost& host, const std::string& name, const std::vector<DeviceRule>& allowed) {
+  Status filtered = Error(Code::kUnsupported, "this host has no control groups");
+  if (unified_) filtered = sandbox::FilterDevices(unified_.get(), allowed);
+  if (filtered || !host.devices) return filtered;
+  std::string path = CreateFor(host.devices, name, "devices");
+  if (path.empty()) return filtered;
+  return FilterDevicesV1(path, allowed);
 }
 
 void Cgroup::Create(const CgroupHost& host, const std::string& name, const GroupLimits& limits,

@@ -52,6 +52,8 @@ struct Builder {
   Status PrepareTheMounts();
   Status MakeStreams();
   Status MakeControlGroups();
+  Status FilterTheDevices();
+  bool NeedsDeviceFilter() const;
   Status CloneInit();
   Status MapUsers();
 };
@@ -84,6 +86,7 @@ constexpr Step kSteps[] = {
     {"prepare mounts", &Builder::PrepareTheMounts},
     {"make streams", &Builder::MakeStreams},
     {"make control groups", &Builder::MakeControlGroups},
+    {"filter devices", &Builder::FilterTheDevices},
     {"clone init", &Builder::CloneInit},
     {"map users", &Builder::MapUsers},
 };
@@ -156,6 +159,19 @@ Status Builder::MakeControlGroups() {
   return {};
 }
 
+// A pod that has GPUs must not be able to take others.
+bool Builder::NeedsDeviceFilter() const { return spec.policy.require_device_filter || !spec.injection.devices.empty(); }
+
+Status Builder::FilterTheDevices() {
+  std::vector<DeviceRule> allowed = HarmlessDevices();
+  if (spec.policy.allow_fuse) allowed.push_back(kFuseDevice);
+  for (const Injection::Device& device : spec.injection.devices) allowed.push_back({device.major, device.minor});
+  Status filtered = sandbox->cgroup_.FilterDevices(host, spec.name, allowed);
+  if (filtered || NeedsDeviceFilter()) return filtered;
+  sandbox->notices_.push_back("devices are not filtered: " + filtered.error().message());
+  return {};
+}
+
 Status Builder::CloneInit() {
   CommandPlan command(spec);
   std::vector<InsidePlan::Attachment> attachments;
@@ -170,6 +186,11 @@ Status Builder::CloneInit() {
   plan.entrance_count = entrances.size();
   plan.attachments = attachments.data();
   plan.attachment_count = attachments.size();
+  std::vector<InsidePlan::ProcAttachment> proc_attachments;
+  for (const ProcMount& m : mounts.proc) proc_attachments.push_back({m.mount.get(), m.path.c_str()});
+  plan.proc_attachments = proc_attachments.data();
+  plan.proc_attachment_count = proc_attachments.size();
+  plan.mask_driver = spec.injection.devices.empty();
   plan.dev = mounts.dev.get();
   plan.proc_target = mounts.proc_target.get();
   plan.pts_target = mounts.pts_target.get();
@@ -189,9 +210,13 @@ Status Builder::CloneInit() {
   command.Fill(&plan);
 
   auto inside = [&plan] { RunInside(plan); };
-  Result<ClonedChild> cloned = CloneIntoNamespaces(sandbox->cgroup_.unified_fd(), inside);
-  // A version 2 group may refuse new processes (threaded, frozen, not ours); the job then runs without it.
-  if (!cloned && sandbox->cgroup_.unified_fd() >= 0) cloned = CloneIntoNamespaces(-1, inside);
+  const bool network = spec.policy.private_network;
+  Result<ClonedChild> cloned = CloneIntoNamespaces(sandbox->cgroup_.unified_fd(), network, inside);
+  // A version 2 group may refuse new processes (threaded, frozen, not ours); the job then runs without it, unless its
+  // filters are needed.
+  if (!cloned && sandbox->cgroup_.unified_fd() >= 0 && !NeedsDeviceFilter()) {
+    cloned = CloneIntoNamespaces(-1, network, inside);
+  }
   if (!cloned) return std::move(cloned).error();
   child = *std::move(cloned);
   sandbox->pid_ = child.pid;

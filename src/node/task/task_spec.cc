@@ -32,6 +32,47 @@ std::string OwnProgram() {
   return program;
 }
 
+sandbox::Injection InjectionOf(const v1::GpuInjection& in) {
+  sandbox::Injection out;
+  for (const auto& d : in.devices()) out.devices.push_back({d.path(), d.major(), d.minor(), d.mode()});
+  for (const auto& m : in.mounts()) out.mounts.push_back({m.source(), m.target(), m.read_only(), m.optional()});
+  for (const auto& f : in.files()) out.files.push_back({f.path(), f.content(), f.mode(), f.optional()});
+  for (const auto& l : in.links()) out.links.push_back({l.path(), l.target()});
+  return out;
+}
+
+// The variables of the injection: some replace the command's, others are put in front of a list of paths.
+Status AddVariables(const v1::GpuInjection& in, std::vector<std::string>* environment) {
+  const auto split = [](const std::string& variable) { return variable.find('='); };
+  for (const auto* list : {&in.environment(), &in.prepend()}) {
+    for (const std::string& variable : *list) {
+      const size_t equal = split(variable);
+      if (equal == std::string::npos || equal == 0 || !IsCString(variable)) {
+        return Error(Code::kInvalid, "a variable for the GPUs: " + Escape(variable) + ": not NAME=value");
+      }
+      const std::string name = variable.substr(0, equal);
+      std::string value = variable.substr(equal + 1);
+      if (list == &in.prepend()) {
+        for (const std::string& own : *environment) {
+          if (own.starts_with(name + "=") && own.size() > name.size() + 1) value += ":" + own.substr(name.size() + 1);
+        }
+      }
+      SetVariable(environment, name, value);
+    }
+  }
+  return {};
+}
+
+sandbox::Policy PolicyOf(const v1::Isolation& in) {
+  sandbox::Policy out;
+  out.allow_setuid = in.allow_setuid();
+  out.allow_namespaces = !in.refuse_namespaces();
+  out.allow_fuse = in.allow_fuse();
+  out.private_network = in.private_network();
+  out.require_device_filter = in.require_device_filter();
+  return out;
+}
+
 // What distinguishes a pod of a gang from the sandbox of a single process.
 Status AddGang(const v1::TaskSpec& in, sandbox::Spec* out) {
   const v1::StartAttempt& order = in.order();
@@ -92,6 +133,9 @@ Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) 
   out.limits.milli_cpus = run.resources().milli_cpus();
   out.limits.cpus.assign(in.cpus().begin(), in.cpus().end());
   out.hosts = in.hosts();
+  out.policy = PolicyOf(in.isolation());
+  out.injection = InjectionOf(in.gpus());
+  VRUN_TRY(sandbox::CheckInjection(out.injection));
   out.gate = in.wait_for_go();
   out.job_socket = true;
   out.program = OwnProgram();
@@ -142,13 +186,15 @@ Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) 
   SetVariable(&out.environment, "VRUN_RESTART_COUNT",
               std::to_string(placement.attempt() > 0 ? placement.attempt() - 1 : 0));
   SetVariable(&out.environment, "VRUN_GRACE_S", std::to_string(grace_micros / 1000000));
-  if (placement.gpu_mask() != 0) {
+  // Without an injection the node knows no more of its GPUs than their number.
+  if (placement.gpu_mask() != 0 && !in.has_gpus()) {
     std::string devices;
     for (int i = 0; i < 32; ++i) {
       if (placement.gpu_mask() >> i & 1) devices += (devices.empty() ? "" : ",") + std::to_string(i);
     }
     SetVariable(&out.environment, "CUDA_VISIBLE_DEVICES", devices);
   }
+  VRUN_TRY(AddVariables(in.gpus(), &out.environment));
   if (run.scheduling().limit_s() != 0) {
     SetVariable(&out.environment, "VRUN_END_TIME",
                 std::to_string(WallMicros() / 1000000 + static_cast<int64_t>(run.scheduling().limit_s())));
