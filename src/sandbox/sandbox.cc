@@ -53,6 +53,7 @@ struct Builder {
   Status MakeStreams();
   Status MakeControlGroups();
   Status FilterTheDevices();
+  Status FilterTheNetwork();
   bool NeedsDeviceFilter() const;
   Status CloneInit();
   Status MapUsers();
@@ -87,6 +88,7 @@ constexpr Step kSteps[] = {
     {"make streams", &Builder::MakeStreams},
     {"make control groups", &Builder::MakeControlGroups},
     {"filter devices", &Builder::FilterTheDevices},
+    {"filter the network", &Builder::FilterTheNetwork},
     {"clone init", &Builder::CloneInit},
     {"map users", &Builder::MapUsers},
 };
@@ -169,6 +171,19 @@ Status Builder::FilterTheDevices() {
   Status filtered = sandbox->cgroup_.FilterDevices(host, spec.name, allowed);
   if (filtered || NeedsDeviceFilter()) return filtered;
   sandbox->notices_.push_back("devices are not filtered: " + filtered.error().message());
+  return {};
+}
+
+// Best effort: a kernel without these programs is older than all that have the new mount calls and BPF.
+Status Builder::FilterTheNetwork() {
+  const uint64_t pod = std::hash<std::string>()(spec.name) ^ static_cast<uint64_t>(::getpid()) << 32;
+  NetworkPolicy policy = spec.policy.network;
+  if (spec.policy.private_network) policy.job = 0, policy.refused_local_ports.clear();
+  Status filtered = Error(Code::kUnsupported, "this host has no version 2 control groups");
+  if (sandbox->cgroup_.unified_fd() >= 0) {
+    filtered = sandbox->network_.Attach(sandbox->cgroup_.unified_fd(), policy, pod);
+  }
+  if (!filtered) sandbox->notices_.push_back("the network is not filtered: " + filtered.error().message());
   return {};
 }
 
@@ -415,6 +430,7 @@ Ending Sandbox::Reap() {
   };
   if (ending_->cpu_us == 0) ending_->cpu_us = micros(usage.ru_utime) + micros(usage.ru_stime);
   if (ending_->peak_memory_bytes == 0) ending_->peak_memory_bytes = static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+  network_.Forget();
   Status removed = cgroup_.Remove();
   if (!removed) LogWarning("{}", removed.error().message());
   return *ending_;

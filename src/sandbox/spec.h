@@ -12,6 +12,7 @@
 #include "base/id_map.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "sandbox/filter/network_filter.h"
 #include "sandbox/mounts/injection.h"
 
 namespace vrun::sandbox {
@@ -71,6 +72,7 @@ struct Policy {
   bool private_network = false;  // a network namespace of its own
   // The start fails if the devices cannot be filtered. Else that is a notice.
   bool require_device_filter = false;
+  NetworkPolicy network;  // with private_network: no local ports and no owners
 };
 
 struct Spec {

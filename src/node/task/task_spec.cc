@@ -63,13 +63,27 @@ Status AddVariables(const v1::GpuInjection& in, std::vector<std::string>* enviro
   return {};
 }
 
-sandbox::Policy PolicyOf(const v1::Isolation& in) {
+Result<sandbox::Policy> PolicyOf(const v1::TaskSpec& spec) {
+  const v1::Isolation& in = spec.isolation();
   sandbox::Policy out;
   out.allow_setuid = in.allow_setuid();
   out.allow_namespaces = !in.refuse_namespaces();
   out.allow_fuse = in.allow_fuse();
   out.private_network = in.private_network();
   out.require_device_filter = in.require_device_filter();
+  for (const v1::Isolation::Destination& d : in.refused()) {
+    if (d.port() > UINT16_MAX) return Error(Code::kInvalid, "a refused destination: no such port");
+    const auto port = static_cast<uint16_t>(d.port());
+    if (d.address().empty()) {
+      out.network.refused_local_ports.push_back(port);
+    } else {
+      VRUN_ASSIGN(const sandbox::Destination refused, sandbox::ParseDestination(d.address(), d.prefix_bits(), port));
+      out.network.refused.push_back(refused);
+    }
+  }
+  // The same for all pods of the job, which may reach each other, and for no other job on any cluster of this host.
+  const std::string job = std::to_string(spec.order().placement().job()) + " " + spec.order().home_id();
+  out.network.job = std::strtoull(Sha256(job).Hex().substr(0, 16).c_str(), nullptr, 16) | 1;
   return out;
 }
 
@@ -133,7 +147,7 @@ Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) 
   out.limits.milli_cpus = run.resources().milli_cpus();
   out.limits.cpus.assign(in.cpus().begin(), in.cpus().end());
   out.hosts = in.hosts();
-  out.policy = PolicyOf(in.isolation());
+  VRUN_ASSIGN(out.policy, PolicyOf(in));
   out.injection = InjectionOf(in.gpus());
   VRUN_TRY(sandbox::CheckInjection(out.injection));
   out.gate = in.wait_for_go();

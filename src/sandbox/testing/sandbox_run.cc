@@ -28,7 +28,7 @@ constexpr const char* kUsage =
     "usage: sandbox_run [--uid N] [--allow-setuid] [--no-namespaces] [--fuse] [--private-network] [--live]\n"
     "                   [--device PATH:MAJOR:MINOR] [--mount SOURCE:TARGET] [--file PATH:CONTENT] [--link "
     "PATH:TARGET]\n"
-    "                   [--root DIRECTORY] [--memory BYTES] [--pids N] [--refuse ADDRESS/BITS:PORT] [--owner N]\n"
+    "                   [--root DIRECTORY] [--memory BYTES] [--pids N] [--refuse-port N] [--owner N]\n"
     "                   [--starts N] [--] COMMAND...\n"
     "--starts: starts it so often and prints the microseconds from the start to the exec, one a line.\n";
 
@@ -76,6 +76,10 @@ bool Parse(int argc, char** argv, Options* out) {
         spec.limits.memory_bytes = Number(value);
       } else if (name == "--pids") {
         spec.limits.pids = Number(value);
+      } else if (name == "--owner") {
+        spec.policy.network.job = Number(value);
+      } else if (name == "--refuse-port") {
+        spec.policy.network.refused_local_ports.push_back(static_cast<uint16_t>(Number(value)));
       } else if (name == "--starts") {
         out->starts = static_cast<int>(Number(value));
       } else if (name == "--device" && parts.size() == 3) {
