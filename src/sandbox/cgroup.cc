@@ -62,6 +62,11 @@ Status MakeDir(const std::string& path) {
   return {};
 }
 
+// Microseconds. The kernel refuses a quota below 1 ms and a period above 1 s, so a thousandth of a processor is the
+// least.
+uint64_t CpuPeriod(uint32_t milli_cpus) { return milli_cpus < 10 ? 1'000'000 : 100'000; }
+uint64_t CpuQuota(uint32_t milli_cpus) { return CpuPeriod(milli_cpus) / 1000 * milli_cpus; }
+
 // Whether the assigned processors already enforce the CPU limit.
 bool HeldByItsProcessors(const GroupLimits& limits) {
   const size_t cpus = limits.cpus.empty() ? AllowedCpus().size() : limits.cpus.size();
@@ -218,7 +223,8 @@ void Cgroup::CreateUnified(const CgroupHost& host, const std::string& name, cons
     }
   }
   if (host.cpu.v2 && limits.milli_cpus != 0) {
-    std::string quota = std::to_string(uint64_t{limits.milli_cpus} * 100) + " 100000";
+    std::string quota =
+        std::to_string(CpuQuota(limits.milli_cpus)) + " " + std::to_string(CpuPeriod(limits.milli_cpus));
     if (!WriteKernelFile(path + "/cpu.max", quota)) unenforced_.push_back("cpu");
   }
   if (host.pids.v2 && limits.pids != 0) Limit(path + "/pids.max", limits.pids, "processes");
@@ -284,7 +290,10 @@ void Cgroup::Create(const CgroupHost& host, const std::string& name, const Group
   }
   if (limits.milli_cpus != 0) {
     std::string path = CreateFor(host.cpu, name, "cpu");
-    if (!path.empty()) Limit(path + "/cpu.cfs_quota_us", uint64_t{limits.milli_cpus} * 100, "cpu");
+    if (!path.empty()) {
+      Limit(path + "/cpu.cfs_period_us", CpuPeriod(limits.milli_cpus), "cpu");
+      Limit(path + "/cpu.cfs_quota_us", CpuQuota(limits.milli_cpus), "cpu");
+    }
   }
   if (limits.pids != 0) {
     std::string path = CreateFor(host.pids, name, "processes");

@@ -247,6 +247,9 @@ Status Builder::CloneInit() {
 
 Status Builder::MapUsers() {
   VRUN_TRY(WriteUserMaps(child.pid, spec.ids, spec.identity));
+  // The daemons of a node are protected, and their children inherit that. Written from here it is also the least that
+  // the command can set.
+  static_cast<void>(WriteKernelFile("/proc/" + std::to_string(child.pid) + "/oom_score_adj", "0"));
   ControlMessage message{ControlType::kMapped, 0, 0};
   if (::send(sandbox->control_.get(), &message, sizeof message, MSG_NOSIGNAL) != sizeof message) {
     return ErrnoError("talk to init");

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/escape.h"
+#include "base/files.h"
 #include "base/hash/digest.h"
 #include "node/gang/gang.h"
 #include "node/gang/gang_environment.h"
@@ -17,6 +18,16 @@ namespace vrun::node {
 namespace {
 
 bool IsCString(const std::string& s) { return s.find('\0') == std::string::npos; }
+
+// Of this machine: the kernel stops at the smaller of two.
+uint64_t MostProcesses() {
+  uint64_t most = UINT64_MAX;
+  for (const char* file : {"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"}) {
+    const Result<std::string> text = ReadFile(file, 64);
+    if (const uint64_t n = text ? std::strtoull(text->c_str(), nullptr, 10) : 0; n != 0) most = std::min(most, n);
+  }
+  return most == UINT64_MAX ? 32768 : most;
+}
 
 uint16_t Clip(uint32_t n) { return static_cast<uint16_t>(std::min<uint32_t>(n, UINT16_MAX)); }
 
@@ -120,6 +131,11 @@ std::vector<sandbox::RunFile> GangFiles(const v1::StartAttempt& order, const Gan
           {kHydraHostsPath, HydraHosts(order, gang)}};
 }
 
+uint64_t PidsLimit(uint64_t asked, uint64_t machine) {
+  constexpr uint64_t kDefault = 32768;
+  return asked != 0 ? std::min(asked, machine / 2) : std::min(kDefault, machine / 4);
+}
+
 std::string CheckpointDirectory(const std::string& working_directory, uint64_t job) {
   return working_directory + (working_directory.ends_with('/') ? "" : "/") + ".vrun/ckpt/" + std::to_string(job);
 }
@@ -144,6 +160,7 @@ Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) 
   out.live_root = in.live_root();
   out.live_paths.assign(in.order().spec().live_paths().begin(), in.order().spec().live_paths().end());
   out.limits.memory_bytes = run.resources().memory_bytes();
+  if (out.limits.memory_bytes == 0) out.limits.memory_bytes = in.isolation().default_memory_bytes();
   out.limits.milli_cpus = run.resources().milli_cpus();
   out.limits.cpus.assign(in.cpus().begin(), in.cpus().end());
   out.hosts = in.hosts();
@@ -153,7 +170,7 @@ Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) 
   out.gate = in.wait_for_go();
   out.job_socket = true;
   out.program = OwnProgram();
-  out.limits.pids = run.resources().pids() != 0 ? run.resources().pids() : kDefaultPids;
+  out.limits.pids = PidsLimit(run.resources().pids(), MostProcesses());
   out.hostname = command.hostname();
   out.argv.assign(command.argv().begin(), command.argv().end());
   out.environment.assign(command.environment().begin(), command.environment().end());
