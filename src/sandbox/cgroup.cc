@@ -267,12 +267,10 @@ std::string Cgroup::CreateFor(const CgroupHost::Place& place, const std::string&
   return "";
 }
 
-Status Cgroup::FilterDevices(const CgroupHost& host, const std::string& name, const std::vector<DeviceRule>& allowed) {
-  Status filtered = Error(Code::kUnsupported, "this host has no control groups");
-  if (unified_) filtered = sandbox::FilterDevices(unified_.get(), allowed);
-  if (filtered || !host.devices) return filtered;
+Status Cgroup::LimitDevices(const CgroupHost& host, const std::string& name, const std::vector<DeviceRule>& allowed) {
+  if (!host.devices) return Error(Code::kUnsupported, "this host has no control groups for devices");
   std::string path = CreateFor(host.devices, name, "devices");
-  if (path.empty()) return filtered;
+  if (path.empty()) return Error(Code::kUnsupported, "this host's control group for devices cannot be used");
   return FilterDevicesV1(path, allowed);
 }
 

@@ -48,9 +48,9 @@ class Cgroup {
   // Creates the groups and sets the limits. Limits that cannot be enforced are added as lines to `notices`.
   void Create(const CgroupHost& host, const std::string& name, const GroupLimits& limits,
               std::vector<std::string>* notices);
-  // Lets the processes of the group open these devices only, and make none. Call after Create, before anybody is
-  // inside. Version 2 where there is one, with or without controllers; else version 1's controller.
-  Status FilterDevices(const CgroupHost& host, const std::string& name, const std::vector<DeviceRule>& allowed);
+  // Version 1's controller, for hosts without a version 2 hierarchy (which has programs: device_filter.h). Lets the
+  // processes of the group open these devices only. Call after Create, before anybody is inside.
+  Status LimitDevices(const CgroupHost& host, const std::string& name, const std::vector<DeviceRule>& allowed);
   // The version 2 group, for clone3; -1 if there is none.
   int unified_fd() const { return unified_.get(); }
   // Version 1: writing "0" to one of these moves the writer into the group. The child does it itself, because a thread

@@ -222,6 +222,24 @@ int WriteOnce(int directory, const char* name, const char* text) {
   return rc;
 }
 
+// Of the process that writes the maps; used once, in a copy of this memory.
+alignas(16) char g_helper_stack[16384];
+
+struct MapHelper {
+  int go, other_end, proc;
+  const char* ids;
+};
+
+int WriteMaps(void* argument) {
+  const auto* helper = static_cast<const MapHelper*>(argument);
+  ::close(helper->other_end);
+  char go;
+  if (::read(helper->go, &go, 1) != 1) ::_exit(EIO);
+  int e = WriteOnce(helper->proc, "1/uid_map", helper->ids);
+  if (e == 0) e = WriteOnce(helper->proc, "1/gid_map", helper->ids);
+  ::_exit(e);
+}
+
 // Everything so far was done as root of a namespace that could undo it. Init and the command live in a namespace inside
 // that one, with the same ids: the kernel locks the mounts that it has been given, so that neither they nor their flags
 // can be changed.
@@ -231,19 +249,12 @@ int LockMounts(const InsidePlan& plan, Built* built) {
   // Only somebody with rights in the outer namespace may write the maps of the inner one. While this process is not
   // dumpable these files are the host root's. Nobody else is inside yet.
   if (::prctl(PR_SET_DUMPABLE, 1) != 0) return errno;
-  const auto helper = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+  // It shares this memory, which is cheaper than a copy. While it runs this process only waits.
+  MapHelper argument{ends[0], ends[1], built->proc, plan.inner_ids};
+  const pid_t helper = ::clone(WriteMaps, g_helper_stack + sizeof g_helper_stack, CLONE_VM | SIGCHLD, &argument);
   if (helper < 0) return errno;
-  if (helper == 0) {
-    ::close(ends[1]);
-    char go;
-    if (::read(ends[0], &go, 1) != 1) ::_exit(EIO);
-    int e = WriteOnce(built->proc, "1/uid_map", plan.inner_ids);
-    if (e == 0) e = WriteOnce(built->proc, "1/gid_map", plan.inner_ids);
-    ::_exit(e);
-  }
   const int unshared = ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 ? errno : 0;
-  if (unshared == 0) [[maybe_unused]]
-    ssize_t n = ::write(ends[1], "x", 1);
+  const bool told = unshared == 0 && ::write(ends[1], "x", 1) == 1;
   ::close(ends[0]);
   ::close(ends[1]);
   int status = 0;
@@ -251,7 +262,7 @@ int LockMounts(const InsidePlan& plan, Built* built) {
     if (errno != EINTR) return errno;
   }
   if (unshared != 0) return unshared;
-  if (!WIFEXITED(status)) return EIO;
+  if (!told || !WIFEXITED(status)) return EIO;
   if (WEXITSTATUS(status) != 0) return WEXITSTATUS(status);
   return ::prctl(PR_SET_DUMPABLE, 0) != 0 ? errno : 0;
 }
@@ -707,6 +718,7 @@ void RunInside(const InsidePlan& plan) {
   }
   int children = PrepareInit(plan);
   int terminal = plan.terminal ? OpenTerminal(plan) : -1;
+  Await(plan, ControlType::kFiltered);
   if (plan.gate) {
     Tell(plan.control, ControlType::kPrepared, 0);
     Await(plan, ControlType::kGo);

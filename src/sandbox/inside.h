@@ -71,6 +71,7 @@ enum class ControlType : uint32_t {
   kRankEnded = 11,     // from init, if the command has several processes: number `id` has ended, with status `value`
   kEndWhenEmpty = 12,  // to init (no command): end as soon as no process is left
   kExec = 13,          // to init: start the process `id`; descriptors: an ExecBlock, its stdout, stderr and start pipe
+  kFiltered = 15,      // to init: its control group has its filters, so commands may start
   kExecEnded = 14,     // from init: that process has ended, with status `value`
 };
 struct ControlMessage {

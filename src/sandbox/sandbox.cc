@@ -46,15 +46,20 @@ struct Builder {
   std::vector<UniqueFd> descriptors;  // the command's ends, in the order of the spec
   UniqueFd control_inside, start_inside;
   ClonedChild child;
+  bool outside_group = false;  // init could not be put into the version 2 group
 
   Status MakeDirectories();
   Status MountTheRoot();
   Status PrepareTheMounts();
   Status MakeStreams();
   Status MakeControlGroups();
-  Status FilterTheDevices();
+  Status LimitDevices();
+  Status FilterDevices();
   Status FilterTheNetwork();
+  Status LetCommandsStart();
+  Status JudgeDeviceFilter(Status filtered);
   bool NeedsDeviceFilter() const;
+  std::vector<DeviceRule> AllowedDevices() const;
   Status CloneInit();
   Status MapUsers();
 };
@@ -87,10 +92,13 @@ constexpr Step kSteps[] = {
     {"prepare mounts", &Builder::PrepareTheMounts},
     {"make streams", &Builder::MakeStreams},
     {"make control groups", &Builder::MakeControlGroups},
-    {"filter devices", &Builder::FilterTheDevices},
-    {"filter the network", &Builder::FilterTheNetwork},
+    {"limit devices", &Builder::LimitDevices},
     {"clone init", &Builder::CloneInit},
     {"map users", &Builder::MapUsers},
+    // While init builds its part. It starts no command before the last step.
+    {"filter devices", &Builder::FilterDevices},
+    {"filter the network", &Builder::FilterTheNetwork},
+    {"let commands start", &Builder::LetCommandsStart},
 };
 
 }  // namespace
@@ -164,14 +172,32 @@ Status Builder::MakeControlGroups() {
 // A pod that has GPUs must not be able to take others.
 bool Builder::NeedsDeviceFilter() const { return spec.policy.require_device_filter || !spec.injection.devices.empty(); }
 
-Status Builder::FilterTheDevices() {
-  std::vector<DeviceRule> allowed = HarmlessDevices();
-  if (spec.policy.allow_fuse) allowed.push_back(kFuseDevice);
-  for (const Injection::Device& device : spec.injection.devices) allowed.push_back({device.major, device.minor});
-  Status filtered = sandbox->cgroup_.FilterDevices(host, spec.name, allowed);
+Status Builder::JudgeDeviceFilter(Status filtered) {
   if (filtered || NeedsDeviceFilter()) return filtered;
   sandbox->notices_.push_back("devices are not filtered: " + filtered.error().message());
   return {};
+}
+
+// Version 1: a group that init enters.
+Status Builder::LimitDevices() {
+  if (sandbox->cgroup_.unified_fd() >= 0) return {};
+  return JudgeDeviceFilter(sandbox->cgroup_.LimitDevices(host, spec.name, AllowedDevices()));
+}
+
+std::vector<DeviceRule> Builder::AllowedDevices() const {
+  std::vector<DeviceRule> allowed = HarmlessDevices();
+  if (spec.policy.allow_fuse) allowed.push_back(kFuseDevice);
+  for (const Injection::Device& device : spec.injection.devices) allowed.push_back({device.major, device.minor});
+  return allowed;
+}
+
+Status Builder::FilterDevices() {
+  const int group = sandbox->cgroup_.unified_fd();
+  if (group < 0) return {};  // LimitDevices
+  if (outside_group) {
+    return JudgeDeviceFilter(Error(Code::kUnsupported, "the version 2 control group accepts no process"));
+  }
+  return JudgeDeviceFilter(sandbox::FilterDevices(group, AllowedDevices()));
 }
 
 // Best effort: a kernel without these programs is older than all that have the new mount calls and BPF.
@@ -180,11 +206,18 @@ Status Builder::FilterTheNetwork() {
   NetworkPolicy policy = spec.policy.network;
   if (spec.policy.private_network) policy.job = 0, policy.refused_local_ports.clear();
   Status filtered = Error(Code::kUnsupported, "this host has no version 2 control groups");
-  if (sandbox->cgroup_.unified_fd() >= 0) {
+  if (sandbox->cgroup_.unified_fd() >= 0 && !outside_group) {
     filtered = sandbox->network_.Attach(sandbox->cgroup_.unified_fd(), policy, pod);
   }
   if (!filtered) sandbox->notices_.push_back("the network is not filtered: " + filtered.error().message());
   return {};
+}
+
+Status Builder::LetCommandsStart() {
+  const ControlMessage message{ControlType::kFiltered, 0, 0};
+  if (::send(sandbox->control_.get(), &message, sizeof message, MSG_NOSIGNAL) == sizeof message) return {};
+  return errno == EPIPE || errno == ECONNRESET ? Status()
+                                               : Status(ErrnoError("talk to init"));  // its start pipe says why
 }
 
 Status Builder::CloneInit() {
@@ -231,6 +264,7 @@ Status Builder::CloneInit() {
   // filters are needed.
   if (!cloned && sandbox->cgroup_.unified_fd() >= 0 && !NeedsDeviceFilter()) {
     cloned = CloneIntoNamespaces(-1, network, inside);
+    outside_group = true;
   }
   if (!cloned) return std::move(cloned).error();
   child = *std::move(cloned);
@@ -261,7 +295,7 @@ Result<std::unique_ptr<Sandbox>> Sandbox::Start(const Spec& spec, RootViews view
                                                 PrepareUpper prepare_upper) {
   std::unique_ptr<Sandbox> sandbox(new Sandbox);
   sandbox->spec_ = spec;
-  Builder builder{spec, cgroups, std::move(views), std::move(prepare_upper), sandbox.get(), {}, {}, {}, {}, {}, {},
+  Builder builder{spec, cgroups, std::move(views), std::move(prepare_upper), sandbox.get(), {}, {}, {}, {}, {}, {}, {},
                   {},   {}};
   if (!spec.more_ranks.empty()) sandbox->rank_statuses_.assign(1 + spec.more_ranks.size(), SIGKILL);
   int64_t began = MonotonicMicros();

@@ -30,7 +30,7 @@ struct PortOwner {
   uint64_t job, pod;
 };
 constexpr char kTableName[] = "vrun_ports";
-constexpr uint32_t kMostPorts = 1 << 18;
+constexpr uint32_t kMostPorts = 1 << 16;
 
 // Registers that calls keep.
 constexpr uint8_t kContext = 6, kIp = 7, kPortNumber = 8;
@@ -188,6 +188,32 @@ UniqueFd FindTable() {
   return {};
 }
 
+// Programs that allow everything, on the group above all sandboxes, for as long as that exists. They keep the table,
+// and the hooks patched into the kernel's code: to do that for each start costs milliseconds.
+Status KeepHooks(int parent, int table) {
+  struct Hook {
+    bpf_prog_type type;
+    bpf_attach_type where;
+  };
+  constexpr Hook kHooks[] = {{BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_CGROUP_INET4_CONNECT},
+                             {BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_CGROUP_INET6_CONNECT},
+                             {BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_CGROUP_UDP4_SENDMSG},
+                             {BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_CGROUP_UDP6_SENDMSG},
+                             {BPF_PROG_TYPE_CGROUP_SOCK, BPF_CGROUP_INET4_POST_BIND},
+                             {BPF_PROG_TYPE_CGROUP_SOCK, BPF_CGROUP_INET6_POST_BIND},
+                             {BPF_PROG_TYPE_CGROUP_DEVICE, BPF_CGROUP_DEVICE}};
+  BpfAssembler a;
+  a.SetMap(1, table);
+  a.Return(1);
+  const std::vector<bpf_insn> code = a.Finish();
+  for (const Hook& hook : kHooks) {
+    const bpf_attach_type expected = hook.where == BPF_CGROUP_DEVICE ? static_cast<bpf_attach_type>(0) : hook.where;
+    VRUN_ASSIGN(const UniqueFd program, LoadBpf(hook.type, expected, code, "vrun_keep"));
+    VRUN_TRY(AttachBpf(parent, program.get(), hook.where));
+  }
+  return {};
+}
+
 Destination Make(const char* address, uint32_t bits) { return *ParseDestination(address, bits, 0); }
 
 std::vector<Destination> MetadataServices() {
@@ -248,7 +274,7 @@ Status NetworkFilter::OpenTable(int cgroup) {
   std::strncpy(attr.map_name, kTableName, sizeof attr.map_name - 1);
   table_.Reset(static_cast<int>(Bpf(BPF_MAP_CREATE, &attr)));
   if (!table_) return ErrnoError("make the table of ports");
-  return {};
+  return KeepHooks(parent.get(), table_.get());
 }
 
 Status NetworkFilter::Attach(int cgroup, const NetworkPolicy& policy, uint64_t pod) {
