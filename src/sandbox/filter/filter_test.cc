@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
+#include <cstring>
+
 #include "sandbox/filter/bpf.h"
 #include "sandbox/filter/network_filter.h"
 #include "sandbox/filter/seccomp.h"
@@ -21,7 +23,7 @@ constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
 #endif
 
 // What the kernel would do: the instructions that SeccompProgram uses.
-uint32_t Run(const std::vector<sock_filter>& program, const seccomp_data& data) {
+uint32_t Interpret(const std::vector<sock_filter>& program, const seccomp_data& data) {
   uint32_t a = 0;
   for (size_t at = 0; at < program.size(); ++at) {
     const sock_filter& i = program[at];
@@ -43,7 +45,7 @@ uint32_t Call(const std::vector<sock_filter>& program, int number, std::vector<u
   data.nr = number;
   data.arch = kArchitecture;
   for (size_t i = 0; i < arguments.size(); ++i) data.args[i] = arguments[i];
-  return Run(program, data);
+  return Interpret(program, data);
 }
 
 TEST(SeccompProgram, EveryNumberHasAnAnswerAndMostAreAllowed) {
@@ -65,7 +67,7 @@ TEST(SeccompProgram, EveryNumberHasAnAnswerAndMostAreAllowed) {
   }
   seccomp_data foreign{};
   foreign.arch = AUDIT_ARCH_I386;
-  EXPECT_EQ(SECCOMP_RET_KILL_PROCESS, Run(program, foreign));
+  EXPECT_EQ(SECCOMP_RET_KILL_PROCESS, Interpret(program, foreign));
 }
 
 TEST(SeccompProgram, ArgumentsDecide) {

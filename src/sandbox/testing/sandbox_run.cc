@@ -123,7 +123,7 @@ void Copy(UniqueFd output, UniqueFd error) {
 int RunOnce(const Options& options, const CgroupHost& groups, int64_t* start_us) {
   UniqueFd view(::open_tree(AT_FDCWD, options.root.c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
   const int64_t began = MonotonicMicros();
-  auto sandbox = Sandbox::Start(options.spec, {std::move(view), {}}, groups);
+  auto sandbox = Sandbox::Start(options.spec, {std::move(view), {}, {}}, groups);
   if (!sandbox) return std::fprintf(stderr, "sandbox_run: %s\n", sandbox.error().message().c_str()), 125;
   Wait((*sandbox)->start_fd());
   const auto failure = (*sandbox)->FinishStart();
