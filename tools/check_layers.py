@@ -39,6 +39,7 @@ ROOMS = {
     "tree": [".", "scan"],
     "store": ["format", "."],
     "gpu": [".", "inject"],
+    "sandbox": ["filter", "mounts", "."],
     "sched": ["model", "share", "place", ".", "engine"],
     "sim": ["replay", "policies", "pods", "report"],
     "snapshots": ["away", "."],

@@ -97,6 +97,15 @@ int main(int argc, char** argv) {
   };
   list("--label", &node.facts.labels, "NAME or NAME=VALUE that jobs can ask for; may be repeated");
   list("--taint", &node.facts.taints, "NAME or NAME=VALUE: only jobs that tolerate it run here; may be repeated");
+  node_app->add_flag("--allow-setuid", node.isolation.allow_setuid,
+                     "setuid programs of a job's root work (sudo): they give rights in the job only");
+  node_app->add_flag("--refuse-namespaces", node.isolation.refuse_namespaces,
+                     "jobs may not make namespaces and mounts (bubblewrap, unshare, Chromium's sandbox)");
+  node_app->add_flag("--allow-fuse", node.isolation.allow_fuse, "jobs may mount FUSE file systems (/dev/fuse)");
+  node_app->add_flag("--require-device-filter", node.isolation.require_device_filter,
+                     "no job starts where its devices cannot be filtered; else only those with GPUs do not");
+  list("--refuse", &node.isolation.refuse,
+       "where jobs may not connect: ADDRESS[/BITS][:PORT], or :PORT of this machine; may be repeated");
   node_app->add_option("--island", node.facts.island, "set of nodes that share one NVLink fabric");
   node_app->add_option("--rack", node.facts.rack, "nodes of one leaf switch");
   node_app->add_option("--block", node.facts.block, "racks of one spine switch");

@@ -62,6 +62,11 @@ Status MakeDir(const std::string& path) {
   return {};
 }
 
+// Microseconds. The kernel refuses a quota below 1 ms and a period above 1 s, so a thousandth of a processor is the
+// least.
+uint64_t CpuPeriod(uint32_t milli_cpus) { return milli_cpus < 10 ? 1'000'000 : 100'000; }
+uint64_t CpuQuota(uint32_t milli_cpus) { return CpuPeriod(milli_cpus) / 1000 * milli_cpus; }
+
 // Whether the assigned processors already enforce the CPU limit.
 bool HeldByItsProcessors(const GroupLimits& limits) {
   const size_t cpus = limits.cpus.empty() ? AllowedCpus().size() : limits.cpus.size();
@@ -131,6 +136,7 @@ CgroupHost ParseCgroupMounts(const std::string& mountinfo, const std::string& v2
     take(&host.cpu, "cpu");
     take(&host.pids, "pids");
     take(&host.cpuset, "cpuset");
+    take(&host.devices, "devices");
   }
   if (host.unified.empty()) return host;
   std::string controllers = v2_controllers;
@@ -157,7 +163,7 @@ CgroupHost DetectCgroups() {
 Status RemoveCgroups(const CgroupHost& host, const std::string& name) {
   Status status;
   for (const std::string& mount :
-       {host.memory.mount, host.cpu.mount, host.pids.mount, host.cpuset.mount, host.unified}) {
+       {host.memory.mount, host.cpu.mount, host.pids.mount, host.cpuset.mount, host.devices.mount, host.unified}) {
     if (mount.empty()) continue;
     Status removed = RemoveGroup(mount + kParent + "/" + name);
     if (!removed) status = std::move(removed);
@@ -167,7 +173,7 @@ Status RemoveCgroups(const CgroupHost& host, const std::string& name) {
 
 void SweepCgroups(const CgroupHost& host, int64_t min_age_s) {
   for (const std::string& mount :
-       {host.memory.mount, host.cpu.mount, host.pids.mount, host.cpuset.mount, host.unified}) {
+       {host.memory.mount, host.cpu.mount, host.pids.mount, host.cpuset.mount, host.devices.mount, host.unified}) {
     if (mount.empty()) continue;
     std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir((mount + kParent).c_str()), ::closedir);
     if (!directory) continue;
@@ -217,7 +223,8 @@ void Cgroup::CreateUnified(const CgroupHost& host, const std::string& name, cons
     }
   }
   if (host.cpu.v2 && limits.milli_cpus != 0) {
-    std::string quota = std::to_string(uint64_t{limits.milli_cpus} * 100) + " 100000";
+    std::string quota =
+        std::to_string(CpuQuota(limits.milli_cpus)) + " " + std::to_string(CpuPeriod(limits.milli_cpus));
     if (!WriteKernelFile(path + "/cpu.max", quota)) unenforced_.push_back("cpu");
   }
   if (host.pids.v2 && limits.pids != 0) Limit(path + "/pids.max", limits.pids, "processes");
@@ -260,6 +267,13 @@ std::string Cgroup::CreateFor(const CgroupHost::Place& place, const std::string&
   return "";
 }
 
+Status Cgroup::LimitDevices(const CgroupHost& host, const std::string& name, const std::vector<DeviceRule>& allowed) {
+  if (!host.devices) return Error(Code::kUnsupported, "this host has no control groups for devices");
+  std::string path = CreateFor(host.devices, name, "devices");
+  if (path.empty()) return Error(Code::kUnsupported, "this host's control group for devices cannot be used");
+  return FilterDevicesV1(path, allowed);
+}
+
 void Cgroup::Create(const CgroupHost& host, const std::string& name, const GroupLimits& limits,
                     std::vector<std::string>* notices) {
   CreateUnified(host, name, limits);
@@ -274,7 +288,10 @@ void Cgroup::Create(const CgroupHost& host, const std::string& name, const Group
   }
   if (limits.milli_cpus != 0) {
     std::string path = CreateFor(host.cpu, name, "cpu");
-    if (!path.empty()) Limit(path + "/cpu.cfs_quota_us", uint64_t{limits.milli_cpus} * 100, "cpu");
+    if (!path.empty()) {
+      Limit(path + "/cpu.cfs_period_us", CpuPeriod(limits.milli_cpus), "cpu");
+      Limit(path + "/cpu.cfs_quota_us", CpuQuota(limits.milli_cpus), "cpu");
+    }
   }
   if (limits.pids != 0) {
     std::string path = CreateFor(host.pids, name, "processes");

@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "sandbox/filter/device_filter.h"
 #include "sandbox/spec.h"
 
 namespace vrun::sandbox {
@@ -25,6 +26,7 @@ struct CgroupHost {
     explicit operator bool() const { return !mount.empty(); }
   };
   Place memory, cpu, pids, cpuset;
+  Place devices;        // version 1 only: version 2 filters by a program
   std::string unified;  // the version 2 mount, with or without controllers
 };
 // Reads /proc/self/mountinfo and, for version 2, cgroup.controllers.
@@ -46,6 +48,9 @@ class Cgroup {
   // Creates the groups and sets the limits. Limits that cannot be enforced are added as lines to `notices`.
   void Create(const CgroupHost& host, const std::string& name, const GroupLimits& limits,
               std::vector<std::string>* notices);
+  // Version 1's controller, for hosts without a version 2 hierarchy (which has programs: device_filter.h). Lets the
+  // processes of the group open these devices only. Call after Create, before anybody is inside.
+  Status LimitDevices(const CgroupHost& host, const std::string& name, const std::vector<DeviceRule>& allowed);
   // The version 2 group, for clone3; -1 if there is none.
   int unified_fd() const { return unified_.get(); }
   // Version 1: writing "0" to one of these moves the writer into the group. The child does it itself, because a thread

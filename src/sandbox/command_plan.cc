@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sandbox/command_plan.h"
 
+#include <linux/capability.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include "base/command_path.h"
 #include "base/escape.h"
 #include "base/files.h"
+#include "sandbox/user_map.h"
 
 namespace vrun::sandbox {
 namespace {
@@ -19,6 +21,21 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   for (const std::string& s : strings) out.push_back(const_cast<char*>(s.c_str()));
   out.push_back(nullptr);
   return out;
+}
+
+// What a root needs for apt, pip, dpkg, chown, debuggers and its own namespaces. It is a root of its own user namespace
+// only; the rest would act there on nothing, or on more than a command needs.
+uint64_t Capabilities(const Spec& spec) {
+  // No root, and none to become: nothing at all.
+  if (spec.identity.uid != 0 && !spec.policy.allow_setuid) return 0;
+  uint64_t bits = 0;
+  for (const int capability : {CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID, CAP_KILL, CAP_SETGID, CAP_SETUID,
+                               CAP_SETPCAP, CAP_NET_BIND_SERVICE, CAP_SYS_CHROOT, CAP_SYS_PTRACE, CAP_SETFCAP}) {
+    bits |= uint64_t{1} << capability;
+  }
+  // Whoever may make a user namespace has it there anyway.
+  if (spec.policy.allow_namespaces) bits |= uint64_t{1} << CAP_SYS_ADMIN;
+  return bits;
 }
 
 bool KnownLimit(int resource) { return resource >= 0 && resource < static_cast<int>(RLIM_NLIMITS); }
@@ -36,6 +53,8 @@ const char* StageName(Stage stage) {
     case Stage::kPivotRoot: return "pivot_root";
     case Stage::kHostname: return "set the host name";
     case Stage::kCgroupNamespace: return "enter the cgroup namespace";
+    case Stage::kNetwork: return "bring the loopback interface up";
+    case Stage::kLockMounts: return "lock the mounts in an inner namespace";
     case Stage::kSupervise: return "start init";
     case Stage::kTerminal: return "open a terminal";
     case Stage::kFork: return "fork";
@@ -44,6 +63,8 @@ const char* StageName(Stage stage) {
     case Stage::kLimits: return "set resource limits";
     case Stage::kGroups: return "set the groups";
     case Stage::kGid: return "set the gid";
+    case Stage::kCapabilities: return "give up capabilities";
+    case Stage::kFilter: return "install the filter of system calls";
     case Stage::kUid: return "set the uid";
     default: return "start";
   }
@@ -57,7 +78,10 @@ CommandPlan::CommandPlan(const Spec& spec)
       argv_(Pointers(spec_.argv)),
       environment_(Pointers(spec_.environment)),
       groups_(spec.identity.groups.begin(), spec.identity.groups.end()),
-      cpus_(CpuMask(spec.limits.cpus)) {
+      cpus_(CpuMask(spec.limits.cpus)),
+      filter_(SeccompProgram({.allow_namespaces = spec.policy.allow_namespaces})),
+      filter_program_{static_cast<unsigned short>(filter_.size()), filter_.data()},
+      inner_ids_(InnerIdMapText(spec.ids)) {
   for (const std::vector<std::string>& environment : spec_.more_ranks) {
     rank_environments_.push_back(Pointers(environment));
   }
@@ -84,6 +108,11 @@ void CommandPlan::Fill(InsidePlan* plan) const {
   plan->gid = spec_.identity.gid;
   plan->groups = groups_.data();
   plan->group_count = groups_.size();
+  plan->capabilities = Capabilities(spec_);
+  plan->no_new_privileges = !spec_.policy.allow_setuid;
+  plan->filter = &filter_program_;
+  plan->inner_ids = inner_ids_.c_str();
+  plan->own_network = spec_.policy.private_network;
   plan->umask = spec_.umask & 0777;
   plan->nice = spec_.nice;
   plan->cpus = cpus_.data();

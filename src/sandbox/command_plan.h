@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "sandbox/filter/seccomp.h"
 #include "sandbox/inside.h"
 #include "sandbox/sandbox.h"
 #include "sandbox/spec.h"
@@ -33,6 +34,9 @@ class CommandPlan {
   std::vector<gid_t> groups_;
   std::vector<InsidePlan::Limit> limits_;
   std::vector<unsigned long> cpus_;
+  std::vector<sock_filter> filter_;
+  sock_fprog filter_program_;
+  std::string inner_ids_;
 };
 
 // Writes a command for ControlType::kExec to a memory file. `directory` "": the sandbox's.

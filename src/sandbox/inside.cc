@@ -4,9 +4,13 @@
 
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <linux/seccomp.h>
+#include <linux/securebits.h>
+#include <net/if.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -56,14 +60,19 @@ void Tell(int control, ControlType type, int32_t value, int32_t id = 0) {
 
 // --- building the sandbox: each step returns 0 or an errno -----------------------------------------------------------
 
-int EnterGroups(const InsidePlan& plan) {
+// What later steps need of earlier ones.
+struct Built {
+  int proc = -1;  // the procfs
+};
+
+int EnterGroups(const InsidePlan& plan, Built*) {
   for (size_t i = 0; i < plan.entrance_count; ++i) {
     if (::write(plan.entrances[i], "0", 1) != 1) return errno;
   }
   return 0;
 }
 
-int BecomeRoot(const InsidePlan& plan) {
+int BecomeRoot(const InsidePlan& plan, Built*) {
   Await(plan, ControlType::kMapped);
   // Raw calls: glibc's wrappers would signal other threads, which the copied memory lists but which do not exist here.
   if (::syscall(SYS_setgroups, 0, nullptr) != 0) return errno;
@@ -75,13 +84,13 @@ int BecomeRoot(const InsidePlan& plan) {
   return 0;
 }
 
-int EnterRoot(const InsidePlan& plan) {
+int EnterRoot(const InsidePlan& plan, Built*) {
   // Mounted over /, because no other directory is sure to exist and be accessible; pivot_root then moves it.
   if (::move_mount(plan.root, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) != 0) return errno;
   return ::fchdir(plan.root) != 0 ? errno : 0;
 }
 
-int AttachMounts(const InsidePlan& plan) {
+int AttachMounts(const InsidePlan& plan, Built*) {
   for (size_t i = 0; i < plan.attachment_count; ++i) {
     const InsidePlan::Attachment& a = plan.attachments[i];
     if (::move_mount(a.mount, "", a.target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0) return errno;
@@ -123,55 +132,144 @@ int MakeReadOnly(int proc, const char* name) {
   return rc;
 }
 
+// With the empty directory of /dev on which the message queues are mounted later.
+int MaskDirectory(const InsidePlan& plan, int proc, const char* name) {
+  int empty = ::open_tree(plan.dev, "mqueue", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+  if (empty < 0) return errno;
+  mount_attr attr{};
+  attr.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV;
+  int rc = ::mount_setattr(empty, "", AT_EMPTY_PATH, &attr, sizeof attr) != 0 ? errno : 0;
+  if (rc == 0 && ::move_mount(empty, "", proc, name, MOVE_MOUNT_F_EMPTY_PATH) != 0) rc = errno;
+  ::close(empty);
+  return rc == ENOENT ? 0 : rc;
+}
+
+// The paths of runc. The kernel checks the rights for most of them too; these mounts do not depend on that.
 int MaskProc(const InsidePlan& plan, int proc) {
-  for (const char* name : {"kcore", "keys", "sysrq-trigger", "timer_list"}) {
+  for (const char* name : {"kcore", "keys", "latency_stats", "sched_debug", "timer_list", "timer_stats"}) {
     if (int e = MaskFile(plan, proc, name)) return e;
   }
-  for (const char* name : {"sys", "irq", "bus", "fs"}) {
+  for (const char* name : {"acpi", "asound", "scsi"}) {
+    if (int e = MaskDirectory(plan, proc, name)) return e;
+  }
+  if (int e = plan.mask_driver ? MaskDirectory(plan, proc, "driver/nvidia") : 0) return e;
+  for (const char* name : {"bus", "fs", "irq", "sys", "sysrq-trigger"}) {
     if (int e = MakeReadOnly(proc, name)) return e;
+  }
+  for (size_t i = 0; i < plan.proc_attachment_count; ++i) {
+    const InsidePlan::ProcAttachment& a = plan.proc_attachments[i];
+    if (::move_mount(a.mount, "", proc, a.path, MOVE_MOUNT_F_EMPTY_PATH) != 0 && errno != ENOENT) return errno;
   }
   return 0;
 }
 
-int MountProc(const InsidePlan& plan) {
+int MountProc(const InsidePlan& plan, Built* built) {
   int proc = MountFresh("proc", plan.proc_target, nullptr, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
   if (proc < 0) return -proc;
-  int e = MaskProc(plan, proc);
-  ::close(proc);
-  return e;
+  built->proc = proc;
+  return MaskProc(plan, proc);
 }
 
-int MountPts(const InsidePlan& plan) {
+int MountPts(const InsidePlan& plan, Built*) {
   static constexpr const char* kOptions[][2] = {
       {"ptmxmode", "0666"}, {"mode", "0620"}, {"gid", "5"}, {nullptr, nullptr}};
   int mount = MountFresh("devpts", plan.pts_target, kOptions, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
   return mount < 0 ? -mount : 0;
 }
 
-int MountMqueue(const InsidePlan& plan) {
+int MountMqueue(const InsidePlan& plan, Built*) {
   int mount =
       MountFresh("mqueue", plan.mqueue_target, nullptr, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
   return mount < 0 && mount != -ENODEV ? -mount : 0;  // a kernel without POSIX queues
 }
 
-int PivotRoot(const InsidePlan&) {
+int PivotRoot(const InsidePlan&, Built*) {
   // The old root is stacked over the new one and then unmounted, so no directory is needed for it.
   if (::syscall(SYS_pivot_root, ".", ".") != 0) return errno;
   if (::umount2(".", MNT_DETACH) != 0) return errno;
   return ::chdir("/") != 0 ? errno : 0;
 }
 
-int SetHostname(const InsidePlan& plan) {
+int SetHostname(const InsidePlan& plan, Built*) {
   if (plan.hostname == nullptr) return 0;
   return ::sethostname(plan.hostname, std::strlen(plan.hostname)) != 0 ? errno : 0;
 }
 
 // After entering the control groups: the namespace's root is the current group at its creation.
-int EnterCgroupNamespace(const InsidePlan&) { return ::unshare(CLONE_NEWCGROUP) != 0 && errno != EINVAL ? errno : 0; }
+int EnterCgroupNamespace(const InsidePlan&, Built*) {
+  return ::unshare(CLONE_NEWCGROUP) != 0 && errno != EINVAL ? errno : 0;
+}
+
+int UpLoopback(const InsidePlan& plan, Built*) {
+  if (!plan.own_network) return 0;
+  const int any = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (any < 0) return errno;
+  ifreq request{};
+  std::memcpy(request.ifr_name, "lo", 3);
+  request.ifr_flags = IFF_UP | IFF_RUNNING;
+  const int rc = ::ioctl(any, SIOCSIFFLAGS, &request) != 0 ? errno : 0;
+  ::close(any);
+  return rc;
+}
+
+int WriteOnce(int directory, const char* name, const char* text) {
+  const int file = ::openat(directory, name, O_WRONLY | O_CLOEXEC);
+  if (file < 0) return errno;
+  const size_t length = std::strlen(text);
+  const ssize_t n = ::write(file, text, length);
+  const int rc = n == static_cast<ssize_t>(length) ? 0 : n < 0 ? errno : EIO;
+  ::close(file);
+  return rc;
+}
+
+// Of the process that writes the maps; used once, in a copy of this memory.
+alignas(16) char g_helper_stack[16384];
+
+struct MapHelper {
+  int go, other_end, proc;
+  const char* ids;
+};
+
+int WriteMaps(void* argument) {
+  const auto* helper = static_cast<const MapHelper*>(argument);
+  ::close(helper->other_end);
+  char go;
+  if (::read(helper->go, &go, 1) != 1) ::_exit(EIO);
+  int e = WriteOnce(helper->proc, "1/uid_map", helper->ids);
+  if (e == 0) e = WriteOnce(helper->proc, "1/gid_map", helper->ids);
+  ::_exit(e);
+}
+
+// Everything so far was done as root of a namespace that could undo it. Init and the command live in a namespace inside
+// that one, with the same ids: the kernel locks the mounts that it has been given, so that neither they nor their flags
+// can be changed.
+int LockMounts(const InsidePlan& plan, Built* built) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return errno;
+  // Only somebody with rights in the outer namespace may write the maps of the inner one. While this process is not
+  // dumpable these files are the host root's. Nobody else is inside yet.
+  if (::prctl(PR_SET_DUMPABLE, 1) != 0) return errno;
+  // It shares this memory, which is cheaper than a copy. While it runs this process only waits.
+  MapHelper argument{ends[0], ends[1], built->proc, plan.inner_ids};
+  const pid_t helper = ::clone(WriteMaps, g_helper_stack + sizeof g_helper_stack, CLONE_VM | SIGCHLD, &argument);
+  if (helper < 0) return errno;
+  const int unshared = ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 ? errno : 0;
+  const bool told = unshared == 0 && ::write(ends[1], "x", 1) == 1;
+  ::close(ends[0]);
+  ::close(ends[1]);
+  int status = 0;
+  while (::waitpid(helper, &status, 0) < 0) {
+    if (errno != EINTR) return errno;
+  }
+  if (unshared != 0) return unshared;
+  if (!told || !WIFEXITED(status)) return EIO;
+  if (WEXITSTATUS(status) != 0) return WEXITSTATUS(status);
+  return ::prctl(PR_SET_DUMPABLE, 0) != 0 ? errno : 0;
+}
 
 struct Step {
   Stage stage;
-  int (*run)(const InsidePlan&);
+  int (*run)(const InsidePlan&, Built*);
 };
 constexpr Step kSteps[] = {
     {Stage::kEnterGroups, EnterGroups},   {Stage::kCgroupNamespace, EnterCgroupNamespace},
@@ -179,6 +277,7 @@ constexpr Step kSteps[] = {
     {Stage::kAttachMounts, AttachMounts}, {Stage::kMountProc, MountProc},
     {Stage::kMountPts, MountPts},         {Stage::kMountMqueue, MountMqueue},
     {Stage::kPivotRoot, PivotRoot},       {Stage::kHostname, SetHostname},
+    {Stage::kNetwork, UpLoopback},        {Stage::kLockMounts, LockMounts},
 };
 
 // --- the terminal ----------------------------------------------------------------------------------------------------
@@ -291,6 +390,24 @@ void ResetSignals() {
 // Moves fd above the numbers that the command's further descriptors will have.
 int MoveAbove(int fd, int highest) { return ::fcntl(fd, F_DUPFD_CLOEXEC, highest + 1); }
 
+// What no program of the command can get back. The other two parts are in BecomeCommand: the filter needs a privilege
+// where setuid programs are allowed, and no_new_privs comes after the change of ids.
+int DropCapabilities(const InsidePlan& plan) {
+  for (int capability = 0; capability < 64; ++capability) {
+    if (plan.capabilities >> capability & 1) continue;
+    if (::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0) {
+      if (errno == EINVAL) break;  // the kernel has no more
+      return errno;
+    }
+  }
+  if (::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) != 0 && errno != EINVAL) return errno;
+  // A user who has none and cannot get any: not by a change to uid 0 either.
+  constexpr unsigned long kNone = SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_CAP_AMBIENT_RAISE |
+                                  SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED | SECBIT_KEEP_CAPS_LOCKED;
+  if (plan.capabilities == 0 && ::prctl(PR_SET_SECUREBITS, kNone, 0, 0, 0) != 0) return errno;
+  return 0;
+}
+
 [[noreturn]] void BecomeCommand(InsidePlan plan, int terminal) {
   if (plan.move_count > 0) {
     int highest = 2;
@@ -324,7 +441,14 @@ int MoveAbove(int fd, int highest) { return ::fcntl(fd, F_DUPFD_CLOEXEC, highest
   ::setpriority(PRIO_PROCESS, 0, plan.nice);  // raising the priority needs a privilege that the node may lack
   if (::syscall(SYS_setgroups, plan.group_count, plan.groups) != 0) Fail(plan, Stage::kGroups, errno);
   if (::syscall(SYS_setresgid, plan.gid, plan.gid, plan.gid) != 0) Fail(plan, Stage::kGid, errno);
+  if (int e = DropCapabilities(plan)) Fail(plan, Stage::kCapabilities, e);
+  // Without the flag, kernels before 5.16 slow the command's branches down.
+  if (plan.filter != nullptr &&
+      ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, plan.filter) != 0) {
+    Fail(plan, Stage::kFilter, errno);
+  }
   if (::syscall(SYS_setresuid, plan.uid, plan.uid, plan.uid) != 0) Fail(plan, Stage::kUid, errno);
+  if (plan.no_new_privileges && ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) Fail(plan, Stage::kUid, errno);
   ::umask(plan.umask);
   if (::chdir(plan.directory) != 0) Fail(plan, Stage::kDirectory, errno);
   ResetSignals();
@@ -588,11 +712,13 @@ int PrepareInit(const InsidePlan& plan) {
 
 void RunInside(const InsidePlan& plan) {
   ::close(plan.supervisor_end);  // a copy here would hide the supervisor's death
+  Built built;
   for (const Step& step : kSteps) {
-    if (int e = step.run(plan)) Fail(plan, step.stage, e);
+    if (int e = step.run(plan, &built)) Fail(plan, step.stage, e);
   }
   int children = PrepareInit(plan);
   int terminal = plan.terminal ? OpenTerminal(plan) : -1;
+  Await(plan, ControlType::kFiltered);
   if (plan.gate) {
     Tell(plan.control, ControlType::kPrepared, 0);
     Await(plan, ControlType::kGo);

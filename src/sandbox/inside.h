@@ -5,6 +5,7 @@
 // nothing and takes no lock. Everything that can be prepared is prepared outside.
 #pragma once
 
+#include <linux/filter.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/types.h>
@@ -28,7 +29,9 @@ enum class Stage : uint32_t {
   kPivotRoot,
   kHostname,
   kCgroupNamespace,
-  kSupervise,  // signalfd, parent-death signal
+  kNetwork,
+  kLockMounts,  // the inner user and mount namespace
+  kSupervise,   // signalfd, parent-death signal
   kTerminal,
   kFork,
   kStreams,
@@ -36,6 +39,8 @@ enum class Stage : uint32_t {
   kLimits,
   kGroups,
   kGid,
+  kCapabilities,
+  kFilter,  // of system calls
   kUid,
   kDirectory,
   kNotFound,       // no candidate exists
@@ -66,6 +71,7 @@ enum class ControlType : uint32_t {
   kRankEnded = 11,     // from init, if the command has several processes: number `id` has ended, with status `value`
   kEndWhenEmpty = 12,  // to init (no command): end as soon as no process is left
   kExec = 13,          // to init: start the process `id`; descriptors: an ExecBlock, its stdout, stderr and start pipe
+  kFiltered = 15,      // to init: its control group has its filters, so commands may start
   kExecEnded = 14,     // from init: that process has ended, with status `value`
 };
 struct ControlMessage {
@@ -88,6 +94,10 @@ struct InsidePlan {
   struct Attachment {
     int mount, target;
   };
+  struct ProcAttachment {
+    int mount;
+    const char* path;  // relative to /proc
+  };
   struct Move {
     int from, to;
   };
@@ -108,8 +118,13 @@ struct InsidePlan {
   size_t entrance_count;
   const Attachment* attachments;
   size_t attachment_count;
+  const ProcAttachment* proc_attachments;  // left out where there is no such file
+  size_t proc_attachment_count;
+  bool mask_driver;  // of GPUs, in /proc
   int dev, proc_target, pts_target, mqueue_target;
-  const char* hostname;  // null: keep the current one
+  const char* inner_ids;  // the text of the inner user namespace's maps
+  bool own_network;       // the network namespace is the sandbox's: bring its loopback up
+  const char* hostname;   // null: keep the current one
 
   int streams[3];  // ignored with a terminal
   Move* moves;     // further descriptors of the command, with numbers above 2
@@ -122,6 +137,9 @@ struct InsidePlan {
   gid_t gid;
   const gid_t* groups;
   size_t group_count;
+  uint64_t capabilities;  // the bounding set, a bit mask
+  bool no_new_privileges;
+  const sock_fprog* filter;
   mode_t umask;
   int nice;
   const unsigned long* cpus;  // bit mask of the allowed processors; empty: unchanged

@@ -17,8 +17,8 @@
 #include "base/command_path.h"
 #include "base/escape.h"
 #include "base/files.h"
-#include "sandbox/devices.h"
-#include "sandbox/mount_api.h"
+#include "sandbox/mounts/devices.h"
+#include "sandbox/mounts/mount_api.h"
 #include "sandbox/rootfs.h"
 
 namespace vrun::sandbox {
@@ -169,6 +169,20 @@ void ShowProcessors(int sys, const Spec& spec, PreparedMounts* mounts) {
   if (target) CoverFile("online", FormatCpuList(spec.limits.cpus) + "\n", *std::move(target), spec, mounts);
 }
 
+// What tells of the node's other users, of its firmware, and of what its processors consume.
+Status MaskSys(int sys, PreparedMounts* mounts) {
+  if (::mkdir("empty", 0555) != 0 && errno != EEXIST) return ErrnoError("mkdir empty");
+  for (const char* name :
+       {"firmware", "fs", "kernel/security", "kernel/slab", "devices/virtual/bdi", "devices/virtual/powercap"}) {
+    Result<UniqueFd> target = OpenInRoot(sys, name, O_DIRECTORY);
+    if (!target) continue;  // not in this kernel
+    VRUN_ASSIGN(UniqueFd mount,
+                CloneMount(AT_FDCWD, "empty", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
+    mounts->list.push_back({std::move(mount), *std::move(target)});
+  }
+  return {};
+}
+
 // The root's own file, followed by the node's names, so that home's entries take precedence. Read-only, so that a
 // command that edits it gets an error: the change could not go home. Best effort, as with the name servers.
 void AddHosts(int root, const Spec& spec, PreparedMounts* mounts) {
@@ -278,7 +292,9 @@ Result<PreparedMounts> PrepareMounts(int root, const Spec& spec) {
   VRUN_TRY(
       add(CloneMount(AT_FDCWD, "/sys", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC),
           point("sys")));
-  ShowProcessors(mounts.list.back().mount.get(), spec, &mounts);
+  const int sys = mounts.list.back().mount.get();
+  ShowProcessors(sys, spec, &mounts);
+  VRUN_TRY(MaskSys(sys, &mounts));
   // Otherwise /tmp is in the overlay (sandbox.cc). Writes in a live root go home, so there /tmp is a separate mount.
   // Also separate where the root has a link there, which stays a link.
   if (spec.live_root || IsLink(root, "tmp")) VRUN_TRY(add(CloneMount(AT_FDCWD, "tmp", MOUNT_ATTR_NODEV), point("tmp")));
@@ -291,6 +307,8 @@ Result<PreparedMounts> PrepareMounts(int root, const Spec& spec) {
   if (spec.job_socket) {
     VRUN_ASSIGN(mounts.job_socket, ListenBelow(run, BelowRun(kJobSocketPath), spec.ids.base()));
   }
+
+  VRUN_TRY(Inject(spec.injection, {root, dev, run, !spec.live_root, spec.ids.base()}, &mounts.list, &mounts.proc));
 
   VRUN_ASSIGN(mounts.proc_target, point("proc"));
   VRUN_ASSIGN(mounts.pts_target, OpenInRoot(dev, "pts", O_DIRECTORY));

@@ -8,18 +8,14 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "sandbox/mounts/injection.h"
 #include "sandbox/spec.h"
 
 namespace vrun::sandbox {
 
-// A detached mount, and the directory or file that it will cover, in the root or in an earlier mount of the list.
-struct PreparedMount {
-  UniqueFd mount;
-  UniqueFd target;
-};
-
 struct PreparedMounts {
   std::vector<PreparedMount> list;  // in order of attachment
+  std::vector<ProcMount> proc;      // for the procfs, which only the inside can mount
   UniqueFd proc_target, pts_target, mqueue_target;
   UniqueFd job_socket;  // listens at kJobSocketPath
   UniqueFd run;         // the tmpfs of /run

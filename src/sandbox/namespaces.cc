@@ -9,11 +9,12 @@
 
 namespace vrun::sandbox {
 
-Result<ClonedChild> CloneIntoNamespaces(int cgroup, const std::function<void()>& inside) {
+Result<ClonedChild> CloneIntoNamespaces(int cgroup, bool network, const std::function<void()>& inside) {
   int pidfd = -1;
   clone_args args{};
   // The cgroup namespace is created later, inside the groups: its root is the creator's current group.
   args.flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_PIDFD;
+  if (network) args.flags |= CLONE_NEWNET;
   args.pidfd = reinterpret_cast<uint64_t>(&pidfd);
   args.exit_signal = SIGCHLD;
   if (cgroup >= 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Creates a child in new user, mount, pid, uts and ipc namespaces. It shares the node's network.
+// Creates a child in new user, mount, pid, uts and ipc namespaces, and perhaps a network namespace.
 #pragma once
 
 #include <sys/types.h>
@@ -17,7 +17,8 @@ struct ClonedChild {
 };
 
 // Uses clone3. `inside` runs in the child as pid 1 of the new pid namespace; it must be async-signal-safe and must not
-// return. `cgroup`: the version 2 group in which the child starts, or -1. The caller writes the user maps.
-Result<ClonedChild> CloneIntoNamespaces(int cgroup, const std::function<void()>& inside);
+// return. `cgroup`: the version 2 group in which the child starts, or -1. `network`: not the node's but an empty one.
+// The caller writes the user maps.
+Result<ClonedChild> CloneIntoNamespaces(int cgroup, bool network, const std::function<void()>& inside);
 
 }  // namespace vrun::sandbox

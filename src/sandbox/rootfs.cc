@@ -5,7 +5,7 @@
 
 #include "base/escape.h"
 #include "base/log.h"
-#include "sandbox/mount_api.h"
+#include "sandbox/mounts/mount_api.h"
 
 namespace vrun::sandbox {
 namespace {

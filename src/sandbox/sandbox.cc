@@ -46,12 +46,20 @@ struct Builder {
   std::vector<UniqueFd> descriptors;  // the command's ends, in the order of the spec
   UniqueFd control_inside, start_inside;
   ClonedChild child;
+  bool outside_group = false;  // init could not be put into the version 2 group
 
   Status MakeDirectories();
   Status MountTheRoot();
   Status PrepareTheMounts();
   Status MakeStreams();
   Status MakeControlGroups();
+  Status LimitDevices();
+  Status FilterDevices();
+  Status FilterTheNetwork();
+  Status LetCommandsStart();
+  Status JudgeDeviceFilter(Status filtered);
+  bool NeedsDeviceFilter() const;
+  std::vector<DeviceRule> AllowedDevices() const;
   Status CloneInit();
   Status MapUsers();
 };
@@ -84,8 +92,13 @@ constexpr Step kSteps[] = {
     {"prepare mounts", &Builder::PrepareTheMounts},
     {"make streams", &Builder::MakeStreams},
     {"make control groups", &Builder::MakeControlGroups},
+    {"limit devices", &Builder::LimitDevices},
     {"clone init", &Builder::CloneInit},
     {"map users", &Builder::MapUsers},
+    // While init builds its part. It starts no command before the last step.
+    {"filter devices", &Builder::FilterDevices},
+    {"filter the network", &Builder::FilterTheNetwork},
+    {"let commands start", &Builder::LetCommandsStart},
 };
 
 }  // namespace
@@ -156,6 +169,57 @@ Status Builder::MakeControlGroups() {
   return {};
 }
 
+// A pod that has GPUs must not be able to take others.
+bool Builder::NeedsDeviceFilter() const { return spec.policy.require_device_filter || !spec.injection.devices.empty(); }
+
+Status Builder::JudgeDeviceFilter(Status filtered) {
+  if (filtered || NeedsDeviceFilter()) return filtered;
+  sandbox->notices_.push_back("devices are not filtered: " + filtered.error().message());
+  return {};
+}
+
+// Version 1: a group that init enters.
+Status Builder::LimitDevices() {
+  if (sandbox->cgroup_.unified_fd() >= 0) return {};
+  return JudgeDeviceFilter(sandbox->cgroup_.LimitDevices(host, spec.name, AllowedDevices()));
+}
+
+std::vector<DeviceRule> Builder::AllowedDevices() const {
+  std::vector<DeviceRule> allowed = HarmlessDevices();
+  if (spec.policy.allow_fuse) allowed.push_back(kFuseDevice);
+  for (const Injection::Device& device : spec.injection.devices) allowed.push_back({device.major, device.minor});
+  return allowed;
+}
+
+Status Builder::FilterDevices() {
+  const int group = sandbox->cgroup_.unified_fd();
+  if (group < 0) return {};  // LimitDevices
+  if (outside_group) {
+    return JudgeDeviceFilter(Error(Code::kUnsupported, "the version 2 control group accepts no process"));
+  }
+  return JudgeDeviceFilter(sandbox::FilterDevices(group, AllowedDevices()));
+}
+
+// Best effort: a kernel without these programs is older than all that have the new mount calls and BPF.
+Status Builder::FilterTheNetwork() {
+  const uint64_t pod = std::hash<std::string>()(spec.name) ^ static_cast<uint64_t>(::getpid()) << 32;
+  NetworkPolicy policy = spec.policy.network;
+  if (spec.policy.private_network) policy.job = 0, policy.refused_local_ports.clear();
+  Status filtered = Error(Code::kUnsupported, "this host has no version 2 control groups");
+  if (sandbox->cgroup_.unified_fd() >= 0 && !outside_group) {
+    filtered = sandbox->network_.Attach(sandbox->cgroup_.unified_fd(), policy, pod);
+  }
+  if (!filtered) sandbox->notices_.push_back("the network is not filtered: " + filtered.error().message());
+  return {};
+}
+
+Status Builder::LetCommandsStart() {
+  const ControlMessage message{ControlType::kFiltered, 0, 0};
+  if (::send(sandbox->control_.get(), &message, sizeof message, MSG_NOSIGNAL) == sizeof message) return {};
+  return errno == EPIPE || errno == ECONNRESET ? Status()
+                                               : Status(ErrnoError("talk to init"));  // its start pipe says why
+}
+
 Status Builder::CloneInit() {
   CommandPlan command(spec);
   std::vector<InsidePlan::Attachment> attachments;
@@ -170,6 +234,11 @@ Status Builder::CloneInit() {
   plan.entrance_count = entrances.size();
   plan.attachments = attachments.data();
   plan.attachment_count = attachments.size();
+  std::vector<InsidePlan::ProcAttachment> proc_attachments;
+  for (const ProcMount& m : mounts.proc) proc_attachments.push_back({m.mount.get(), m.path.c_str()});
+  plan.proc_attachments = proc_attachments.data();
+  plan.proc_attachment_count = proc_attachments.size();
+  plan.mask_driver = spec.injection.devices.empty();
   plan.dev = mounts.dev.get();
   plan.proc_target = mounts.proc_target.get();
   plan.pts_target = mounts.pts_target.get();
@@ -189,9 +258,14 @@ Status Builder::CloneInit() {
   command.Fill(&plan);
 
   auto inside = [&plan] { RunInside(plan); };
-  Result<ClonedChild> cloned = CloneIntoNamespaces(sandbox->cgroup_.unified_fd(), inside);
-  // A version 2 group may refuse new processes (threaded, frozen, not ours); the job then runs without it.
-  if (!cloned && sandbox->cgroup_.unified_fd() >= 0) cloned = CloneIntoNamespaces(-1, inside);
+  const bool network = spec.policy.private_network;
+  Result<ClonedChild> cloned = CloneIntoNamespaces(sandbox->cgroup_.unified_fd(), network, inside);
+  // A version 2 group may refuse new processes (threaded, frozen, not ours); the job then runs without it, unless its
+  // filters are needed.
+  if (!cloned && sandbox->cgroup_.unified_fd() >= 0 && !NeedsDeviceFilter()) {
+    cloned = CloneIntoNamespaces(-1, network, inside);
+    outside_group = true;
+  }
   if (!cloned) return std::move(cloned).error();
   child = *std::move(cloned);
   sandbox->pid_ = child.pid;
@@ -207,6 +281,9 @@ Status Builder::CloneInit() {
 
 Status Builder::MapUsers() {
   VRUN_TRY(WriteUserMaps(child.pid, spec.ids, spec.identity));
+  // The daemons of a node are protected, and their children inherit that. Written from here it is also the least that
+  // the command can set.
+  static_cast<void>(WriteKernelFile("/proc/" + std::to_string(child.pid) + "/oom_score_adj", "0"));
   ControlMessage message{ControlType::kMapped, 0, 0};
   if (::send(sandbox->control_.get(), &message, sizeof message, MSG_NOSIGNAL) != sizeof message) {
     return ErrnoError("talk to init");
@@ -218,7 +295,7 @@ Result<std::unique_ptr<Sandbox>> Sandbox::Start(const Spec& spec, RootViews view
                                                 PrepareUpper prepare_upper) {
   std::unique_ptr<Sandbox> sandbox(new Sandbox);
   sandbox->spec_ = spec;
-  Builder builder{spec, cgroups, std::move(views), std::move(prepare_upper), sandbox.get(), {}, {}, {}, {}, {}, {},
+  Builder builder{spec, cgroups, std::move(views), std::move(prepare_upper), sandbox.get(), {}, {}, {}, {}, {}, {}, {},
                   {},   {}};
   if (!spec.more_ranks.empty()) sandbox->rank_statuses_.assign(1 + spec.more_ranks.size(), SIGKILL);
   int64_t began = MonotonicMicros();
@@ -390,6 +467,7 @@ Ending Sandbox::Reap() {
   };
   if (ending_->cpu_us == 0) ending_->cpu_us = micros(usage.ru_utime) + micros(usage.ru_stime);
   if (ending_->peak_memory_bytes == 0) ending_->peak_memory_bytes = static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+  network_.Forget();
   Status removed = cgroup_.Remove();
   if (!removed) LogWarning("{}", removed.error().message());
   return *ending_;

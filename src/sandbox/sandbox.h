@@ -168,6 +168,7 @@ class Sandbox {
   bool control_closed_ = false;
   std::optional<Ending> ending_;
   Cgroup cgroup_;
+  NetworkFilter network_;
   std::vector<std::string> notices_;
 };
 

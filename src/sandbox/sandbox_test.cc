@@ -76,7 +76,7 @@ TEST_F(SandboxTest, RunsAndEndsWithoutControlGroups) {
   EXPECT_EQ(0, InSupervisor([](const std::string& base) {
               auto sandbox = Sandbox::Start(TrueIn(base), {View(base), {}}, CgroupHost{});
               if (!sandbox) return 1;
-              if ((*sandbox)->notices().size() != 3) return 2;
+              if ((*sandbox)->notices().size() != 5) return 2;  // three limits and two filters
               WaitFor((*sandbox)->start_fd());
               if ((*sandbox)->FinishStart()) return 3;
               WaitFor((*sandbox)->pidfd());

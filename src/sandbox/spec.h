@@ -12,6 +12,8 @@
 #include "base/id_map.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "sandbox/filter/network_filter.h"
+#include "sandbox/mounts/injection.h"
 
 namespace vrun::sandbox {
 
@@ -60,6 +62,19 @@ struct GroupLimits {
   CpuList cpus = {};  // the allowed processors; empty: no limit
 };
 
+// What the node's administrator allows, and what he refuses.
+struct Policy {
+  // Setuid programs and file capabilities of the root work (sudo, su, ping). They give rights in the sandbox's own user
+  // namespace only, but there is no need for them in most jobs, so the default is no_new_privs.
+  bool allow_setuid = false;
+  bool allow_namespaces = true;  // namespaces and mounts of the command's own
+  bool allow_fuse = false;       // /dev/fuse
+  bool private_network = false;  // a network namespace of its own
+  // The start fails if the devices cannot be filtered. Else that is a notice.
+  bool require_device_filter = false;
+  NetworkPolicy network;  // with private_network: no local ports and no owners
+};
+
 struct Spec {
   std::string name;        // name of the control groups: no slash; unique on the whole host
   std::string directory;   // the task directory, absolute, on the node's disk; contains upper, work, tmp, lower, apart
@@ -68,7 +83,9 @@ struct Spec {
   std::vector<std::string> live_paths;  // absolute: directories of RootViews::live that cover those of the root
   GroupLimits limits;
   std::string hostname;  // "": the node's hostname
-  std::string hosts;     // lines for this job's /etc/hosts, after those of its root; "": only the root's
+  Policy policy;
+  Injection injection;  // devices, and what belongs to them
+  std::string hosts;    // lines for this job's /etc/hosts, after those of its root; "": only the root's
 
   std::vector<std::string> argv;         // argv[0] is resolved inside, with PATH of `environment`
   std::vector<std::string> environment;  // the command's complete environment

@@ -20,6 +20,12 @@ Result<std::string> IdMapText(const IdMap& ids) {
   return text;
 }
 
+std::string InnerIdMapText(const IdMap& ids) {
+  std::string text = "0 0 " + std::to_string(IdMap::kIds) + "\n";
+  for (const uint32_t id : ids.high()) text += std::to_string(id) + " " + std::to_string(id) + " 1\n";
+  return text;
+}
+
 Status CheckMapped(const IdMap& ids, const Identity& identity) {
   std::vector<uint32_t> all = identity.groups;
   all.insert(all.end(), {identity.uid, identity.gid});

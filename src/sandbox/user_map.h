@@ -14,6 +14,8 @@ namespace vrun::sandbox {
 
 // Text for /proc/PID/uid_map and gid_map. kInvalid when there is no room above the base.
 Result<std::string> IdMapText(const IdMap& ids);
+// Of a namespace inside that one, in which every id means the same.
+std::string InnerIdMapText(const IdMap& ids);
 // kInvalid: the map lacks this user's id or one of its groups.
 Status CheckMapped(const IdMap& ids, const Identity& identity);
 // Writes the maps of process `pid`. Must run as root of the parent namespace.

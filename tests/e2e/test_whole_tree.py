@@ -49,8 +49,6 @@ def look(name, said):
         fields += [s.st_blocks, parts, digest.hexdigest()]
     if stat.S_ISLNK(s.st_mode):
         fields.append(os.readlink(name))
-    if stat.S_ISCHR(s.st_mode) or stat.S_ISBLK(s.st_mode):
-        fields.append(s.st_rdev)
     names = [] if len(said) > 4000 else sorted(os.listxattr(name, follow_symlinks=False))
     print(repr((said, fields, [(a, os.getxattr(name, a, follow_symlinks=False)) for a in names])))
     return s

@@ -124,6 +124,7 @@ class Agent : public AttemptHost {
   uint64_t NextLease() override { return next_lease_++; }
   CpuList GiveCpus(const AttemptKey& key, uint32_t milli_cpus) override { return cpus_.Give(key, milli_cpus); }
   void FreeCpus(const AttemptKey& key) override { cpus_.Free(key); }
+  Result<v1::Isolation> Isolate(const v1::Resources& resources, std::vector<uint32_t> ports) override;
   void Report(const v1::AttemptReport& report) override;
   void Over(const AttemptKey& key) override;
   void Pass(const v1::JobWord& word) override;
@@ -338,6 +339,19 @@ v1::Resources Agent::DescribeGpus(v1::NodeFacts* facts) const {
   if (gpus_ != nullptr) gpus_->Describe(&total, facts);
   if (amd_) amd_->Describe(&total, facts);
   return total;
+}
+
+Result<v1::Isolation> Agent::Isolate(const v1::Resources& resources, std::vector<uint32_t> ports) {
+  if (Result<std::string> own = ReadFile(options_.state_directory + "/port")) {
+    ports.push_back(static_cast<uint32_t>(std::strtoul(own->c_str(), nullptr, 10)));
+  }
+  if (options_.listen_port > 0) ports.push_back(static_cast<uint32_t>(options_.listen_port));
+  VRUN_ASSIGN(v1::Isolation isolation, IsolationOf(options_.isolation, options_.controller, ports));
+  v1::NodeFacts unused;
+  const v1::Resources machine = DescribeGpus(&unused);
+  isolation.set_default_memory_bytes(DefaultMemory(machine.memory_bytes(), resources.milli_cpus(),
+                                                   machine.milli_cpus() / 1000, resources.gpus(), machine.gpus()));
+  return isolation;
 }
 
 // Reuses the previous agent's port unless one is configured: homes with running jobs know it.
@@ -734,6 +748,18 @@ void Agent::Stop(bool kill_tasks) {
 int AgentMain(const AgentOptions& options) {
   InitLog("node");
   ::signal(SIGPIPE, SIG_IGN);
+  // A node short of memory should kill jobs, not its daemons. A sandbox takes this back for its processes.
+  static_cast<void>(WriteKernelFile("/proc/self/oom_score_adj", "-900"));
+  for (const std::string& refused : options.isolation.refuse) {
+    if (Result<v1::Isolation::Destination> parsed = ParseRefused(refused); !parsed) {
+      LogError("--refuse {}", parsed.error().message());
+      if (options.ready_fd >= 0) {
+        static_cast<void>(WriteAll(options.ready_fd, "error: --refuse " + parsed.error().message() + "\n"));
+        ::close(options.ready_fd);
+      }
+      return 1;
+    }
+  }
   auto agent = std::make_unique<Agent>(options);
   if (Status started = agent->Start(); !started) {
     LogError("{}", started.error().message());

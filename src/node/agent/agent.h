@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "node/agent/isolation.h"
+
 namespace vrun::node {
 
 // What the node says about itself (v1::NodeFacts).
@@ -45,6 +47,7 @@ struct AgentOptions {
   uint32_t cache_min_free_percent = 0;  // replaces cache_min_free_bytes when not 0
   uint64_t kept_bytes = 50ull << 30;    // limit for writes kept with --writes=keep, all homes together
   uint32_t kept_days = 14;              // how long kept writes stay
+  IsolationOptions isolation;           // of jobs
   std::vector<std::string> fuse;        // for file system servers: node/views/view_features.h
 };
 

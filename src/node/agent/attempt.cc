@@ -38,6 +38,14 @@ std::string NumericAddress(std::string host) {
   return text;
 }
 
+std::vector<uint32_t> PortsOf(const std::vector<std::string>& addresses) {
+  std::vector<uint32_t> ports;
+  for (const std::string& a : addresses) {
+    ports.push_back(static_cast<uint32_t>(std::strtoul(a.substr(a.rfind(':') + 1).c_str(), nullptr, 10)));
+  }
+  return ports;
+}
+
 // With 0, or as a pod that was told to leave its job.
 bool IsWell(const v1::ExitRecord& record) {
   return record.kind() == v1::ExitRecord::LEFT_GANG ||
@@ -306,6 +314,7 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::R
   spec.mutable_cpus()->Add(cpus.begin(), cpus.end());
   if (gpus_->ByteSizeLong() != 0) *spec.mutable_gpus() = std::move(*gpus_);
   NamePods(&spec);
+  VRUN_ASSIGN(*spec.mutable_isolation(), host_->Isolate(order_.spec().resources(), PortsOf(content_addresses_)));
   spec.set_wait_for_go(waits_for_go());
   if (order_.spec().keep_writes()) VRUN_TRY(KeepWrites(&spec));
   VRUN_ASSIGN(supervisor_, host_->TakeSupervisor());

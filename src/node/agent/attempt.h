@@ -53,6 +53,8 @@ class AttemptHost {
   // Assigns processors to the attempt until FreeCpus. Empty: all processors.
   virtual CpuList GiveCpus(const AttemptKey& key, uint32_t milli_cpus) = 0;
   virtual void FreeCpus(const AttemptKey& key) = 0;
+  // What a job with these resources may do. `ports`: those of this node where only daemons connect.
+  virtual Result<v1::Isolation> Isolate(const v1::Resources& resources, std::vector<uint32_t> ports) = 0;
   // The state changed. The agent repeats the report until the controller acknowledges it.
   virtual void Report(const v1::AttemptReport& report) = 0;
   // The attempt is over: home has everything, or never will. The attempt may be destroyed after the call returns.

@@ -19,6 +19,8 @@ std::string MiB(uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 // Why memory ran out, and what to do.
 std::string MemoryAdvice(const v1::TaskSpec& spec) {
   const uint64_t limit = spec.order().spec().resources().memory_bytes();
+  const uint64_t share = spec.isolation().default_memory_bytes();
+  if (limit == 0 && share != 0) return "out of memory: the job's share is " + MiB(share) + ": ask for more with --mem";
   return limit != 0 ? "out of memory: the job's limit is " + MiB(limit) + ": ask for more with --mem"
                     : "out of memory: the node has no more: ask for memory with --mem";
 }

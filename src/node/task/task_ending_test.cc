@@ -139,7 +139,9 @@ TEST(SandboxSpec, RefusesWhatTheKernelWouldCut) {
 
 TEST(SandboxSpec, Limits) {
   v1::TaskSpec in = Spec();
-  EXPECT_EQ(kDefaultPids, SandboxSpec(in, 0)->limits.pids);
+  EXPECT_GT(SandboxSpec(in, 0)->limits.pids, 100u);
+  in.mutable_order()->mutable_spec()->mutable_resources()->set_pids(UINT64_MAX);
+  EXPECT_LT(SandboxSpec(in, 0)->limits.pids, uint64_t{1} << 22);
   in.mutable_order()->mutable_spec()->mutable_resources()->set_pids(5);
   in.mutable_order()->mutable_spec()->mutable_resources()->set_memory_bytes(1 << 20);
   in.mutable_order()->mutable_spec()->mutable_command()->mutable_terminal_size()->set_rows(100000);

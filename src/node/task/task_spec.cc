@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/escape.h"
+#include "base/files.h"
 #include "base/hash/digest.h"
 #include "node/gang/gang.h"
 #include "node/gang/gang_environment.h"
@@ -17,6 +18,16 @@ namespace vrun::node {
 namespace {
 
 bool IsCString(const std::string& s) { return s.find('\0') == std::string::npos; }
+
+// Of this machine: the kernel stops at the smaller of two.
+uint64_t MostProcesses() {
+  uint64_t most = UINT64_MAX;
+  for (const char* file : {"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"}) {
+    const Result<std::string> text = ReadFile(file, 64);
+    if (const uint64_t n = text ? std::strtoull(text->c_str(), nullptr, 10) : 0; n != 0) most = std::min(most, n);
+  }
+  return most == UINT64_MAX ? 32768 : most;
+}
 
 uint16_t Clip(uint32_t n) { return static_cast<uint16_t>(std::min<uint32_t>(n, UINT16_MAX)); }
 
@@ -30,6 +41,61 @@ std::string OwnProgram() {
   constexpr std::string_view kReplaced = " (deleted)";
   if (program.ends_with(kReplaced)) program.resize(program.size() - kReplaced.size());
   return program;
+}
+
+sandbox::Injection InjectionOf(const v1::GpuInjection& in) {
+  sandbox::Injection out;
+  for (const auto& d : in.devices()) out.devices.push_back({d.path(), d.major(), d.minor(), d.mode()});
+  for (const auto& m : in.mounts()) out.mounts.push_back({m.source(), m.target(), m.read_only(), m.optional()});
+  for (const auto& f : in.files()) out.files.push_back({f.path(), f.content(), f.mode(), f.optional()});
+  for (const auto& l : in.links()) out.links.push_back({l.path(), l.target()});
+  return out;
+}
+
+// The variables of the injection: some replace the command's, others are put in front of a list of paths.
+Status AddVariables(const v1::GpuInjection& in, std::vector<std::string>* environment) {
+  const auto split = [](const std::string& variable) { return variable.find('='); };
+  for (const auto* list : {&in.environment(), &in.prepend()}) {
+    for (const std::string& variable : *list) {
+      const size_t equal = split(variable);
+      if (equal == std::string::npos || equal == 0 || !IsCString(variable)) {
+        return Error(Code::kInvalid, "a variable for the GPUs: " + Escape(variable) + ": not NAME=value");
+      }
+      const std::string name = variable.substr(0, equal);
+      std::string value = variable.substr(equal + 1);
+      if (list == &in.prepend()) {
+        for (const std::string& own : *environment) {
+          if (own.starts_with(name + "=") && own.size() > name.size() + 1) value += ":" + own.substr(name.size() + 1);
+        }
+      }
+      SetVariable(environment, name, value);
+    }
+  }
+  return {};
+}
+
+Result<sandbox::Policy> PolicyOf(const v1::TaskSpec& spec) {
+  const v1::Isolation& in = spec.isolation();
+  sandbox::Policy out;
+  out.allow_setuid = in.allow_setuid();
+  out.allow_namespaces = !in.refuse_namespaces();
+  out.allow_fuse = in.allow_fuse();
+  out.private_network = in.private_network();
+  out.require_device_filter = in.require_device_filter();
+  for (const v1::Isolation::Destination& d : in.refused()) {
+    if (d.port() > UINT16_MAX) return Error(Code::kInvalid, "a refused destination: no such port");
+    const auto port = static_cast<uint16_t>(d.port());
+    if (d.address().empty()) {
+      out.network.refused_local_ports.push_back(port);
+    } else {
+      VRUN_ASSIGN(const sandbox::Destination refused, sandbox::ParseDestination(d.address(), d.prefix_bits(), port));
+      out.network.refused.push_back(refused);
+    }
+  }
+  // The same for all pods of the job, which may reach each other, and for no other job on any cluster of this host.
+  const std::string job = std::to_string(spec.order().placement().job()) + " " + spec.order().home_id();
+  out.network.job = std::strtoull(Sha256(job).Hex().substr(0, 16).c_str(), nullptr, 16) | 1;
+  return out;
 }
 
 // What distinguishes a pod of a gang from the sandbox of a single process.
@@ -65,6 +131,11 @@ std::vector<sandbox::RunFile> GangFiles(const v1::StartAttempt& order, const Gan
           {kHydraHostsPath, HydraHosts(order, gang)}};
 }
 
+uint64_t PidsLimit(uint64_t asked, uint64_t machine) {
+  constexpr uint64_t kDefault = 32768;
+  return asked != 0 ? std::min(asked, machine / 2) : std::min(kDefault, machine / 4);
+}
+
 std::string CheckpointDirectory(const std::string& working_directory, uint64_t job) {
   return working_directory + (working_directory.ends_with('/') ? "" : "/") + ".vrun/ckpt/" + std::to_string(job);
 }
@@ -89,13 +160,17 @@ Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) 
   out.live_root = in.live_root();
   out.live_paths.assign(in.order().spec().live_paths().begin(), in.order().spec().live_paths().end());
   out.limits.memory_bytes = run.resources().memory_bytes();
+  if (out.limits.memory_bytes == 0) out.limits.memory_bytes = in.isolation().default_memory_bytes();
   out.limits.milli_cpus = run.resources().milli_cpus();
   out.limits.cpus.assign(in.cpus().begin(), in.cpus().end());
   out.hosts = in.hosts();
+  VRUN_ASSIGN(out.policy, PolicyOf(in));
+  out.injection = InjectionOf(in.gpus());
+  VRUN_TRY(sandbox::CheckInjection(out.injection));
   out.gate = in.wait_for_go();
   out.job_socket = true;
   out.program = OwnProgram();
-  out.limits.pids = run.resources().pids() != 0 ? run.resources().pids() : kDefaultPids;
+  out.limits.pids = PidsLimit(run.resources().pids(), MostProcesses());
   out.hostname = command.hostname();
   out.argv.assign(command.argv().begin(), command.argv().end());
   out.environment.assign(command.environment().begin(), command.environment().end());
@@ -142,13 +217,15 @@ Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) 
   SetVariable(&out.environment, "VRUN_RESTART_COUNT",
               std::to_string(placement.attempt() > 0 ? placement.attempt() - 1 : 0));
   SetVariable(&out.environment, "VRUN_GRACE_S", std::to_string(grace_micros / 1000000));
-  if (placement.gpu_mask() != 0) {
+  // Without an injection the node knows no more of its GPUs than their number.
+  if (placement.gpu_mask() != 0 && !in.has_gpus()) {
     std::string devices;
     for (int i = 0; i < 32; ++i) {
       if (placement.gpu_mask() >> i & 1) devices += (devices.empty() ? "" : ",") + std::to_string(i);
     }
     SetVariable(&out.environment, "CUDA_VISIBLE_DEVICES", devices);
   }
+  VRUN_TRY(AddVariables(in.gpus(), &out.environment));
   if (run.scheduling().limit_s() != 0) {
     SetVariable(&out.environment, "VRUN_END_TIME",
                 std::to_string(WallMicros() / 1000000 + static_cast<int64_t>(run.scheduling().limit_s())));

@@ -14,8 +14,9 @@
 
 namespace vrun::node {
 
-// The limit of processes and threads for a task whose spec has none.
-inline constexpr uint64_t kDefaultPids = 32768;
+// The limit of processes and threads: what was asked for, or a default, but never what would leave none to the node.
+// `machine`: what the kernel has for all.
+uint64_t PidsLimit(uint64_t asked, uint64_t machine);
 
 // Maps home's ids to the node's.
 IdMap IdsOf(const v1::TaskSpec& spec);

@@ -282,6 +282,7 @@ Status TaskSupervisor::StartCommand(const v1::TaskSpec& in, sandbox::RootViews v
   VRUN_ASSIGN(sandbox::Spec spec, SandboxSpec(in, options_.grace_micros));
   VRUN_TRY(MakeDirs(spec.directory, 0700));
   spec.name = GroupName(in);
+  injected_ = sandbox::InjectedInRoot(spec.injection);
   VRUN_ASSIGN(sandbox_, sandbox::Sandbox::Start(spec, std::move(views), cgroups_,
                                                 [&in](const auto& upper, const auto& lower, const auto& apart) {
                                                   if (in.continues() != 0) return Status();
@@ -568,6 +569,7 @@ void TaskSupervisor::BeginWrites() {
     if (has_apart_) options->apart = spec_->task_directory() + "/apart";
     options->job = Place().job();
     options->ids = IdsOf(*spec_);
+    options->skip.insert(options->skip.end(), injected_.begin(), injected_.end());
   }
   if (options && !spec_->kept_directory().empty()) return BeginKeeping(*std::move(options));
   Status begun = writes_.Begin(std::move(options));

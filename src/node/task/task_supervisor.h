@@ -130,7 +130,8 @@ class TaskSupervisor {
 
   std::optional<v1::TaskSpec> spec_;
   std::unique_ptr<sandbox::Sandbox> sandbox_;
-  bool has_apart_ = false;  // something is mounted at "apart" in the task directory
+  std::vector<std::string> injected_;  // paths in the root that the sandbox made: not the command's writes
+  bool has_apart_ = false;             // something is mounted at "apart" in the task directory
   std::vector<std::string> notices_;
   size_t told_notices_ = 0;
   bool started_ = false;

@@ -5,7 +5,6 @@
 #include <linux/posix_acl.h>
 #include <linux/posix_acl_xattr.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 
 #include <cstring>
 
@@ -99,10 +98,7 @@ fuse_attr AttributesOf(const tree::Entry& entry, const IdMap& ids, uint64_t root
     attr.size = entry.size;
     attr.blocks = entry.blocks;
     attr.nlink = entry.nlink == 0 ? 1 : entry.nlink;
-    // The wire has the kernel's 32-bit form (new_encode_dev).
-    const uint32_t major = ::major(entry.rdev);
-    const uint32_t minor = ::minor(entry.rdev);
-    attr.rdev = (minor & 0xff) | (major << 8) | ((minor & ~0xffu) << 12);
+    attr.rdev = DeviceNumber(entry.mode);
   }
   return attr;
 }

@@ -411,7 +411,7 @@ TEST_F(LiveViewTest, SpecialFilesWork) {
   ASSERT_EQ(::listen(server.get(), 1), 0);
   EXPECT_EQ(::connect(client.get(), at, sizeof address), 0) << std::strerror(errno);
   ASSERT_EQ(::mknod(In("/null").c_str(), S_IFCHR | 0666, makedev(1, 3)), 0);
-  EXPECT_EQ(Stat(In("/null")).st_rdev, makedev(1, 3));
+  EXPECT_EQ(Stat(In("/null")).st_rdev, makedev(0, 1));   // attributes.h, DeviceNumber
   EXPECT_EQ(::open(In("/null").c_str(), O_RDONLY), -1);  // the mount is nodev
   const std::string target(4000, 't');
   ASSERT_EQ(::symlink(target.c_str(), In("/link").c_str()), 0);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "store/store.h"
+#include "vfs/fuse/attributes.h"
 #include "vfs/live/tree/node_attributes.h"
 
 namespace vrun::vfs {
@@ -99,7 +100,7 @@ fuse_attr LiveRoot::AttrLocked(const LiveNode& node, uint64_t* valid) const {
   attr.uid = a.uid;
   attr.gid = a.gid;
   attr.nlink = a.nlink;
-  attr.rdev = a.rdev;
+  attr.rdev = DeviceNumber(a.mode);
   attr.size = a.size;
   attr.blocks = a.blocks;
   attr.blksize = 4096;

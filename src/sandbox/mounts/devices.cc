@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sandbox/devices.h"
+#include "sandbox/mounts/devices.h"
 
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "sandbox/mount_api.h"
+#include "sandbox/mounts/mount_api.h"
 
 namespace vrun::sandbox {
 namespace {

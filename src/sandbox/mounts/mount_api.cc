@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sandbox/mount_api.h"
+#include "sandbox/mounts/mount_api.h"
 
 #include <linux/openat2.h>
 #include <sys/syscall.h>
@@ -21,14 +21,6 @@ std::string Explanation(int context) {
     text += ": " + Escape({line + 2, static_cast<size_t>(n) - 2});
   }
   return text;
-}
-
-Status SetAttributes(int mount, unsigned attributes) {
-  if (attributes == 0) return {};
-  mount_attr attr{};
-  attr.attr_set = attributes;
-  if (::mount_setattr(mount, "", AT_EMPTY_PATH, &attr, sizeof attr) != 0) return ErrnoError("mount_setattr");
-  return {};
 }
 
 }  // namespace
@@ -59,8 +51,16 @@ Result<UniqueFd> CloneMount(int dir, const std::string& path, unsigned attribute
   if (path.empty()) flags |= AT_EMPTY_PATH;
   UniqueFd mount(::open_tree(dir, path.c_str(), flags));
   if (!mount) return ErrnoError("open_tree " + Escape(path));
-  VRUN_TRY(SetAttributes(mount.get(), attributes));
+  VRUN_TRY(AddAttributes(mount.get(), attributes));
   return mount;
+}
+
+Status AddAttributes(int mount, unsigned attributes) {
+  if (attributes == 0) return {};
+  mount_attr attr{};
+  attr.attr_set = attributes;
+  if (::mount_setattr(mount, "", AT_EMPTY_PATH, &attr, sizeof attr) != 0) return ErrnoError("mount_setattr");
+  return {};
 }
 
 Status AttachMount(int mount, int dir, const std::string& path) {
@@ -70,10 +70,10 @@ Status AttachMount(int mount, int dir, const std::string& path) {
   return {};
 }
 
-Result<UniqueFd> OpenInRoot(int root, const std::string& path, int flags) {
+Result<UniqueFd> OpenInRoot(int root, const std::string& path, int flags, uint64_t resolve) {
   open_how how{};
   how.flags = static_cast<uint64_t>(flags | O_PATH | O_CLOEXEC);
-  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
+  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | resolve;
   UniqueFd fd(static_cast<int>(::syscall(SYS_openat2, root, path.c_str(), &how, sizeof how)));
   if (!fd) return ErrnoError("open /" + Escape(path) + " in the root");
   return fd;

@@ -7,6 +7,7 @@
 #include <sys/mount.h>
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,8 +24,10 @@ Result<UniqueFd> NewMount(const char* type, const MountOptions& options, unsigne
 // A detached copy of the mount at dir/path, without the mounts below it.
 Result<UniqueFd> CloneMount(int dir, const std::string& path, unsigned attributes);
 Status AttachMount(int mount, int dir, const std::string& path);
+// Adds attributes to a mount that is not yet attached, or was made here.
+Status AddAttributes(int mount, unsigned attributes);
 
-// Opens `path` below `root` (O_PATH), symlinks resolved as if `root` were /.
-Result<UniqueFd> OpenInRoot(int root, const std::string& path, int flags);
+// Opens `path` below `root` (O_PATH), symlinks resolved as if `root` were /. `resolve`: RESOLVE_* in addition.
+Result<UniqueFd> OpenInRoot(int root, const std::string& path, int flags, uint64_t resolve = 0);
 
 }  // namespace vrun::sandbox
