@@ -92,9 +92,9 @@ void AddForRoot(const Bundle& bundle, const RootFacts& root, const std::vector<s
 std::string BundleDirectory(const v1::GpuInjection& injection);
 
 // What vrund-task does for a task with GPUs: reads the bundle's list and the root's facts, then AddForRoot. `root`: a
-// directory, the pod's view. Blocks on the view: it reads ld.so.cache (50 kB), looks up about 5 names, one more for each
-// library of the driver that the cache has, and 2 in each directory of LD_LIBRARY_PATH, of CONDA_PREFIX and beside those
-// of PATH that are no system's. On a local disk 0.2 ms.
+// directory, the pod's view. Blocks on the view: it reads ld.so.cache (50 kB), looks up about 5 names, one more for
+// each library of the driver that the cache has, and 2 in each directory of LD_LIBRARY_PATH, of CONDA_PREFIX and beside
+// those of PATH that are no system's. On a local disk 0.2 ms.
 Status CompleteForRoot(int root, bool frozen, const std::vector<std::string>& environment, v1::GpuInjection* injection);
 
 }  // namespace vrun::gpu
