@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The developer's root, elsewhere: what the job sees is what is here, and what it writes comes home."""
+import csv
 import hashlib
 import json
 import os
@@ -267,7 +268,7 @@ def test_the_rows_of_all_jobs_of_a_sweep_are_there_and_a_conflict_is_told(cluste
     beside = {int(f.name.rpartition("-")[2]) for f in here.glob("best.vrun-*")}
     assert len(beside) == 3
     assert {j for j, info in told.items() if info["conflicts"] == 1} == beside
-    accounts = {int(line.split(",")[4]): line.split(",")[-1] for line in cluster.vctl("accounting", "--no-headers").stdout.splitlines()}
+    accounts = {int(row["job"]): row["conflicts"] for row in csv.DictReader(cluster.vctl("accounting").stdout.splitlines())}
     for j in beside:
         line = f"vrun: {inside(cluster, here)}/best changed at home while job {j} ran: its version is in {inside(cluster, here)}/best.vrun-{j}\n"
         assert told[j]["conflict_paths"] == [f"{inside(cluster, here)}/best"]
