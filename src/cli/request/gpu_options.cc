@@ -19,13 +19,13 @@ constexpr std::string_view kForm =
 
 Error Bad(std::string_view text, const std::string& why) { return Error(Code::kInvalid, Escape(text) + ": " + why); }
 
-struct Ask {
+struct GpuAsk {
   std::string type;
   uint32_t gpus = 0;
   uint32_t milli = 0;
   uint32_t burst = 0;
   std::string profile;
-  bool SameAmount(const Ask& o) const {
+  bool SameAmount(const GpuAsk& o) const {
     return gpus == o.gpus && milli == o.milli && burst == o.burst && profile == o.profile;
   }
 };
@@ -66,7 +66,7 @@ std::string Decimal(uint32_t milli) {
   return text + "." + part;
 }
 
-Status ParseShareOfOne(std::string_view amount, Ask* out) {
+Status ParseShareOfOne(std::string_view amount, GpuAsk* out) {
   const size_t dots = amount.find("..");
   const auto least = Thousandths(amount.substr(0, dots));
   if (!least) return Bad(amount, "not a share of a GPU: write it as in 0.25, or 0.25..1");
@@ -90,8 +90,8 @@ Status ParseShareOfOne(std::string_view amount, Ask* out) {
 }
 
 // One alternative.
-Result<Ask> ParseOne(std::string_view text) {
-  Ask out;
+Result<GpuAsk> ParseOne(std::string_view text) {
+  GpuAsk out;
   std::string_view amount = text;
   // "1g.10gb:1": how many.
   if (const size_t last = text.rfind(':'); last != text.npos) {
@@ -131,10 +131,10 @@ Result<Ask> ParseOne(std::string_view text) {
 
 Status ParseGpuWish(std::string_view text, v1::RunSpec* out) {
   std::vector<std::string> types;
-  std::optional<Ask> ask;
+  std::optional<GpuAsk> ask;
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find('|', at), text.size());
-    VRUN_ASSIGN(const Ask one, ParseOne(text.substr(at, end - at)));
+    VRUN_ASSIGN(const GpuAsk one, ParseOne(text.substr(at, end - at)));
     at = end + 1;
     if (ask && !ask->SameAmount(one)) {
       return Bad(text, "alternatives of different numbers: write the same number for each, as in h100:2|a100:2");

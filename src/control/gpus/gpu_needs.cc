@@ -14,7 +14,7 @@ namespace {
 namespace core = sched::core;
 
 constexpr size_t kMostGpuTextBytes = 256;
-constexpr uint32_t kWhole = 1000;                   // thousandths
+constexpr uint32_t kWholeMilli = 1000;              // thousandths
 constexpr uint64_t kMostBytes = uint64_t{1} << 50;  // as sched/model/model.cc
 
 Error Refused(const std::string& why) { return Error(Code::kInvalid, "submit: " + why); }
@@ -34,9 +34,9 @@ Status CheckGpuNeeds(const v1::Resources& r) {
   if ((r.gpus() > 0) + (r.gpu_milli() > 0) + !r.mig_profile().empty() > 1) {
     return Refused("whole GPUs, a share of one and a MIG instance exclude each other: ask for one of them");
   }
-  if (r.gpu_milli() >= kWhole) return Refused("a share of a GPU is less than one: ask for a whole GPU");
+  if (r.gpu_milli() >= kWholeMilli) return Refused("a share of a GPU is less than one: ask for a whole GPU");
   if (r.gpu_burst_milli() > 0 && (r.gpu_milli() == 0 || r.gpu_burst_milli() <= r.gpu_milli() ||
-                                  r.gpu_burst_milli() > kWhole || r.gpu_sharing() == v1::GPU_TIME_SLICE)) {
+                                  r.gpu_burst_milli() > kWholeMilli || r.gpu_sharing() == v1::GPU_TIME_SLICE)) {
     return Refused("only a share by MPS may use more than its least, and one GPU at most: write it as in 0.25..1");
   }
   if (!v1::GpuSharing_IsValid(r.gpu_sharing())) {
@@ -60,7 +60,7 @@ uint64_t SharersOf(std::string_view name) {
 
 void SetGpus(const Needs& needs, core::Request* request) {
   request->gpus = static_cast<int32_t>(std::min<int64_t>(needs.gpus, INT32_MAX));
-  request->gpu_milli = static_cast<int32_t>(std::min(needs.gpu_milli, kWhole));
+  request->gpu_milli = static_cast<int32_t>(std::min(needs.gpu_milli, kWholeMilli));
   request->sharing = needs.gpu_sharing == v1::GPU_TIME_SLICE ? core::Sharing::kTimeSlice : core::Sharing::kMps;
   request->mig = core::mig::FindProfile(needs.mig_profile);
   request->gpu_memory = needs.gpu_memory_bytes;
@@ -87,7 +87,7 @@ v1::Resources GpusOfPod(const Needs& needs, const PodRow& pod) {
 uint32_t MilliOf(const PodRow& pod, const std::string& model) {
   if (pod.gpu_milli > 0) return pod.gpu_milli;
   const core::mig::Profile profile = core::mig::FindProfile(pod.mig_profile);
-  if (profile == 0) return kWhole;
+  if (profile == 0) return kWholeMilli;
   const core::mig::Model known = core::mig::FindModel(model);
   const int size = core::mig::Size(known, profile);
   return static_cast<uint32_t>(size == 0 ? core::mig::NominalMilli(profile)
@@ -137,9 +137,9 @@ void SetGpus(const v1::NodeFacts& facts, core::NodeSpec* node) {
 }
 
 std::string Decimal(int64_t milli) {
-  std::string text = std::to_string(milli / kWhole);
-  if (milli % kWhole == 0) return text;
-  std::string part = std::to_string(milli % kWhole + kWhole).substr(1);
+  std::string text = std::to_string(milli / kWholeMilli);
+  if (milli % kWholeMilli == 0) return text;
+  std::string part = std::to_string(milli % kWholeMilli + kWholeMilli).substr(1);
   part.erase(part.find_last_not_of('0') + 1);
   return text + "." + part;
 }
