@@ -12,9 +12,14 @@ NAME = re.compile(r"^(?![ /]|namespace|using namespace|extern|return)(?:template
                   r"(?:static |inline |constexpr |const |thread_local )*"
                   r"(?:(?:struct|class|enum class|enum|using) (\w+)|[\w:<>,*& ]+[ *&](\w+)(?:\(|\[|\{| =|;))", re.M)
 
+# The values of an enum that is no class are such names too.
+ENUM = re.compile(r"^enum (?!class)[^{;]*\{([^}]*)\}", re.M)
+VALUE = re.compile(r"(?:^|,)\s*(\w+)")
+
 
 def names(text):
-    return {a or b for a, b in NAME.findall(text)}
+    values = {value for body in ENUM.findall(text) for value in VALUE.findall(re.sub(r"//.*", "", body))}
+    return values | {a or b for a, b in NAME.findall(text)}
 
 
 def groups(items, most, names_of, kind_of=lambda item: 0):

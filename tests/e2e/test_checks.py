@@ -11,6 +11,8 @@ pytestmark = pytest.mark.xdist_group("test_checks.py")   # not several compilers
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 CHECK = TOP / "tools/check_layers.py"
+sys.path.insert(0, str(TOP / "tools"))
+import code_groups  # noqa: E402
 
 
 @pytest.fixture
@@ -83,6 +85,11 @@ class Counter {
 void Use(Counter& counter) { counter.Add(); }
 }  // namespace vrun
 """
+
+
+def test_names_of_which_a_unit_has_one():
+    text = "namespace {\nconstexpr int kWhole = 1;\nenum Reason : size_t {\n  kBad,  // kNo\n  kMore = 3,\n};\nenum class Kind { kOne };\nint Text(int n) {\n"
+    assert code_groups.names(text) == {"kWhole", "Reason", "kBad", "kMore", "Kind", "Text"}
 
 
 def check_code(path, text, *options):

@@ -51,7 +51,8 @@ def test_shares_instances_and_memory(sturdy):
     table = c.vctl("gpus").stdout
     assert f"{jobs['share']}:0.25 " in table and f"{jobs['instance']}:1g.10gb@" in table
     assert "GPU-emulated-3" in c.vctl("gpus", "-o", "wide").stdout
-    assert c.json("gpus", "nobody")["gpus"] == []
+    r = c.run("vctl", "gpus", "nobody")
+    assert r.returncode != 0 and r.stderr == "vctl: node nobody: no such node: `vctl nodes` lists them\n"
     assert "h100:0.25..1 of one, by MPS" in c.vctl("job", jobs["share"]).stdout
     assert {j["job"] for j in c.json("top")["jobs"]} == set(jobs.values())
     # Both whole GPUs are shared: nobody gets a whole one, and the reason is said.

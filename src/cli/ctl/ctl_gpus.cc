@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // vctl gpus, vctl top
+#include <algorithm>
+
+#include "base/escape.h"
 #include "cli/base/home_connection.h"
 #include "cli/ctl/ctl.h"
 #include "cli/gpus/gpu_view.h"
@@ -19,6 +22,12 @@ Result<int> RunGpus(const CtlInvocation& invocation) {
   query.mutable_list_nodes();
   VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
   if (!answer.has_nodes()) return Error(Code::kInternal, "home: unexpected answer instead of a list of nodes");
+  for (const std::string& name : invocation.words.operands) {
+    const auto& nodes = answer.nodes().nodes();
+    const bool known =
+        std::any_of(nodes.begin(), nodes.end(), [&name](const auto& node) { return node.name() == name; });
+    if (!known) return Error(Code::kNotFound, "node " + Escape(name) + ": no such node: `vctl nodes` lists them");
+  }
   const GpuFilter filter{invocation.Value(kPool).value_or(""), invocation.words.operands};
   Print(FormatGpus(answer.nodes(), filter, invocation.format, invocation.headers));
   return 0;
