@@ -35,6 +35,7 @@ class ClientStream final : public CountedCall, public StreamCore::Transport {
 
   void Open(grpc::GenericStub* stub, grpc::CompletionQueue* queue, const std::string& method,
             Stream::Handler* handler) {
+    Begin();  // finished_: a thread that is about to write or to end the call does not find it deleted
     Begin();  // the call may be over before Start returns
     call_ = stub->PrepareCall(&context_, method, queue);
     Begin();
@@ -58,10 +59,7 @@ class ClientStream final : public CountedCall, public StreamCore::Transport {
     Begin();
     call_->WritesDone(write_done_.Arm());
   }
-  void CloseOut(const Error&) override {
-    Begin();
-    call_->Finish(&status_, finished_.Arm());
-  }
+  void CloseOut(const Error&) override { call_->Finish(&status_, finished_.Arm()); }  // its Begin is in Open
   void TryCancel() override { context_.TryCancel(); }
 
  private:

@@ -575,6 +575,29 @@ TEST_F(RpcTest, ProxiesOfTheEnvironmentAreIgnored) {
   unsetenv("https_proxy");
 }
 
+// A thread that was about to write or to end the call found it deleted when the other side had cancelled meanwhile.
+TEST_F(RpcTest, BothSidesMayEndACallAtOnce) {
+  auto channel = Dial();
+  for (int round = 0; round < 300; ++round) {
+    Recorder at_client;
+    auto stream = channel->OpenStream(kStream, &at_client);
+    Stream* served = WaitServed();
+    ASSERT_NE(served, nullptr);
+    std::thread server([&] {
+      for (int i = 0; i < 3; ++i) served->Send("late");
+      served->Cancel(Error(Code::kAborted, "the server ends it"));
+    });
+    for (int i = 0; i < 3; ++i) stream->Send("late");
+    stream->Cancel(Error(Code::kAborted, "the client ends it"));
+    server.join();
+    {
+      MutexLock lock(mu_);
+      served_.reset();
+    }
+    stream.reset();
+  }
+}
+
 TEST_F(RpcTest, ManyThreadsMaySendOnOneStream) {
   auto channel = Dial();
   Recorder at_client;

@@ -96,8 +96,7 @@ class ServerCall final : public CountedCall, public StreamCore::Transport {
     call_.Write(write_, write_done_.Arm());
   }
   void StartWritesDone() override {}
-  void CloseOut(const Error& reason) override {
-    Begin();
+  void CloseOut(const Error& reason) override {  // its Begin is in Dispatch
     MarkAsAnswer(&context_, reason);
     call_.Finish(ToGrpcStatus(reason), finished_.Arm());
   }
@@ -124,7 +123,6 @@ class ServerCall final : public CountedCall, public StreamCore::Transport {
   void ServeUnary(bool ok);
   void FinishUnary(Result<std::string> answer) {
     if (!answer) return CloseOut(answer.error());
-    Begin();
     write_ = ToBuffer(*std::move(answer));
     call_.WriteAndFinish(write_, {}, grpc::Status::OK, finished_.Arm());
   }
@@ -279,6 +277,7 @@ void ServerCall::OnAccepted(bool ok) {
 }
 
 void ServerCall::Dispatch() {
+  Begin();  // finished_: a thread that is about to write or to end the call does not find it deleted
   Result<Peer> peer = PeerOf(context_);
   if (!peer) return core_->Refuse(std::move(peer).error());
   if (const Server::UnaryHandler* handler = server_->FindUnary(context_.method())) {

@@ -139,7 +139,7 @@ void StreamCore::Pump(MutexLock& lock) VRUN_NO_THREAD_SAFETY_ANALYSIS {
     next.pop_front();
     writing_ = true;
     writing_bytes_ = message.size();
-    // Nobody calls CloseOut while writing_ is set, so the transport stays alive.
+    // Nobody calls CloseOut while writing_ is set, and the transport lives until that has completed.
     lock.unlock();
     transport_->StartWrite(std::move(message));
     lock.lock();

@@ -24,7 +24,7 @@ namespace vrun::rpc {
 
 class StreamCore {
  public:
-  // A gRPC call. Valid until Done.
+  // A gRPC call. Valid until Done, which comes after the CloseOut that ends every started stream.
   class Transport {
    public:
     virtual void StartRead() = 0;                      // answered by ReadDone
