@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <thread>
 
 #include "base/clock.h"
 #include "base/escape.h"
+#include "base/file_lock.h"
 #include "base/files.h"
 #include "base/hash/blake3.h"
 #include "base/hash/digest.h"
@@ -85,6 +87,28 @@ TEST(Files, AtomicWriteReplacesAndKeepsModes) {
   ASSERT_TRUE(RemoveTree(dir));
   EXPECT_FALSE(PathExists(dir));
   EXPECT_TRUE(PathExists("/etc/passwd"));
+  EXPECT_TRUE(RemoveTree(dir));
+}
+
+// A daemon was killed between fork and exec: the child has its lock for a moment.
+TEST(FileLock, AMomentOfAnotherIsWaitedForAndNoMore) {
+  const std::string dir = TempDir(), path = dir + "/lock";
+  for (const bool stays : {false, true}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      auto lock = LockFile(path);
+      if (!lock || !WriteFileAtomic(path + ".taken", "", 0600)) _exit(1);
+      stays ? pause() : usleep(300'000);
+      _exit(0);
+    }
+    while (access((path + ".taken").c_str(), F_OK) != 0) usleep(1000);
+    unlink((path + ".taken").c_str());
+    const Result<UniqueFd> lock = LockFile(path);
+    EXPECT_EQ(lock.has_value(), !stays);
+    if (!lock) EXPECT_EQ(lock.error().code(), Code::kExists);
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  }
   EXPECT_TRUE(RemoveTree(dir));
 }
 

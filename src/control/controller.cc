@@ -3,10 +3,10 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "base/escape.h"
+#include "base/file_lock.h"
 #include "base/files.h"
 #include "base/io/event_loop.h"
 #include "base/log.h"
@@ -19,8 +19,8 @@ namespace {
 
 Result<UniqueFd> LockState(const std::string& directory) {
   VRUN_TRY(MakeDirs(directory, 0700));
-  VRUN_ASSIGN(UniqueFd lock, OpenFile(directory + "/lock", O_RDWR | O_CREAT, 0600));
-  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+  Result<UniqueFd> lock = LockFile(directory + "/lock");
+  if (!lock && lock.error().code() == Code::kExists) {
     return Error(Code::kExists,
                  "controller: another one uses " + Escape(directory) + ": stop it or choose another directory");
   }

@@ -3,10 +3,10 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "base/escape.h"
+#include "base/file_lock.h"
 #include "base/files.h"
 #include "base/io/event_loop.h"
 #include "base/log.h"
@@ -25,11 +25,12 @@ void Tell(int fd, const std::string& line) {
 
 Status Run(const SnapshotsOptions& options) {
   VRUN_TRY(MakeDirs(options.state_directory, 0700));
-  VRUN_ASSIGN(const UniqueFd lock, OpenFile(options.state_directory + "/lock", O_RDWR | O_CREAT, 0600));
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+  const Result<UniqueFd> lock = LockFile(options.state_directory + "/lock");
+  if (!lock && lock.error().code() == Code::kExists) {
     return Error(Code::kExists, "snapshot store: another one uses " + Escape(options.state_directory) +
                                     ": stop it or choose another directory");
   }
+  if (!lock) return lock.error();
   VRUN_ASSIGN(const rpc::Credentials credentials, rpc::LoadCredentials(options.pki_directory, "snapshots"));
   EventLoop loop;
   for (int s : {SIGTERM, SIGINT}) VRUN_TRY(loop.OnSignal(s, [&loop](int) { loop.Stop(); }));

@@ -5,7 +5,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include "base/clock.h"
 #include "base/cpu_list.h"
 #include "base/escape.h"
+#include "base/file_lock.h"
 #include "base/files.h"
 #include "base/io/event_loop.h"
 #include "base/log.h"
@@ -212,10 +212,11 @@ Status Agent::Start() {
   for (const char* sub : {"/tasks", "/kept", "/reports", "/store", "/views", "/fs"}) {
     VRUN_TRY(MakeDirs(options_.state_directory + sub, 0700));
   }
-  VRUN_ASSIGN(lock_, OpenFile(options_.state_directory + "/lock", O_RDWR | O_CREAT, 0600));
-  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+  Result<UniqueFd> lock = LockFile(options_.state_directory + "/lock");
+  if (!lock && lock.error().code() == Code::kExists) {
     return Error(Code::kExists, Escape(options_.state_directory) + ": another node agent uses it");
   }
+  VRUN_ASSIGN(lock_, std::move(lock));
   VRUN_ASSIGN(uid_ranges_, UidRanges::Load(options_.state_directory + "/uid_ranges"));
   VRUN_ASSIGN(rpc::Credentials credentials, rpc::LoadCredentials(options_.pki_directory, options_.name));
 

@@ -6,6 +6,11 @@
 #include "base/log.h"
 
 namespace vrun::node {
+namespace {
+
+constexpr int64_t kAnswerMicros = 10'000'000;
+
+}  // namespace
 
 struct ControllerLink::Impl : std::enable_shared_from_this<ControllerLink::Impl> {
   // One connection. Its callbacks run on gRPC's threads and post to the loop, where a link that has reconnected ignores
@@ -50,6 +55,11 @@ struct ControllerLink::Impl : std::enable_shared_from_this<ControllerLink::Impl>
     v1::AgentMessage hello;
     *hello.mutable_register_() = events.describe();
     Send(hello);
+    // An answer that never comes must not leave a node that the controller counts on and that gets no orders.
+    loop->Cancel(timer);
+    timer = loop->After(kAnswerMicros, [this] {
+      connection->stream->Cancel(Error(Code::kTimeout, "no answer to the registration for 10 s"));
+    });
   }
 
   void Send(const v1::AgentMessage& message) {
