@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 
 import pytest
 
@@ -22,6 +23,7 @@ from cluster import SLOW, Bridge, Cluster, discard  # noqa: E402
 LONGEST = """suites gang_failures checkpoints defrag_deadlines fs_restart cache trace s3 snapshot_s3 scheduler snapshot live frozen features bursts bad_days live_away peers run
 live_in_place files""".split()
 TEST_SECONDS = int(os.environ.get("VRUN_E2E_SECONDS", "60"))
+HUNG_SECONDS = int(os.environ.get("VRUN_E2E_HUNG", "90"))   # beyond a test's limit, for its fixtures to clean up
 
 # Whoever runs the tests in the background or under nohup has some signals ignored, and commands inherit that. (Not SIGPIPE:
 # Python itself ignores it, and a pipe to a command that has ended must not end us.)
@@ -69,6 +71,13 @@ def waiting():
     return "\n".join(lines[:40])
 
 
+def end_clusters(item):
+    print(f"{item.name} hangs: its clusters are killed\n{waiting()}", file=sys.__stderr__, flush=True)
+    for c in [*getattr(item, "own_clusters", []), *(item.funcargs.get(name) for name in ("shared", "two_nodes"))]:
+        if c is not None:
+            c.kill()
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item, nextitem):
     """A hung test ends with a traceback, and the fixtures still clean up."""
@@ -79,7 +88,12 @@ def pytest_runtest_protocol(item, nextitem):
         raise TimeoutError(f"{item.name}: not over after {limit} s\n{waiting()}")
     old = signal.signal(signal.SIGALRM, expired)
     signal.alarm(limit)
+    # A test that waits in the kernel for a file system gets no signal: its daemons are killed.
+    hung = threading.Timer(limit + HUNG_SECONDS, end_clusters, [item])
+    hung.daemon = True
+    hung.start()
     yield
+    hung.cancel()
     signal.alarm(0)
     signal.signal(signal.SIGALRM, old)
 
