@@ -56,8 +56,18 @@ void GrownFiles::Grew(const struct stat& before, const struct stat& after) {
 bool GrownFiles::Newest(const tree::FileVersion& version, tree::FileVersion* newest) const {
   MutexLock lock(mutex_);
   const auto it = versions_.find({version.dev, version.ino});
-  if (it == versions_.end() || std::find(it->second.begin(), it->second.end(), version) == it->second.end())
-    return false;
+  if (it == versions_.end()) return false;
+  // The first that is no older, and the one before it: a state between the two is one of the appending itself, for the
+  // kernel gives a file its new times before its new size.
+  const auto after = std::find_if(it->second.begin(), it->second.end(), [&](const tree::FileVersion& known) {
+    return known.ctime_ns >= version.ctime_ns && known.size >= version.size;
+  });
+  if (after == it->second.end()) return false;
+  if (*after != version) {
+    if (after == it->second.begin()) return false;
+    const tree::FileVersion& before = *std::prev(after);
+    if (before.ctime_ns > version.ctime_ns || before.size > version.size) return false;
+  }
   *newest = it->second.back();
   return true;
 }

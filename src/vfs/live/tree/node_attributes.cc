@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vfs/live/tree/node_attributes.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -21,6 +23,13 @@ bool IsAfter(const timespec& a, const timespec& b) {
 }  // namespace
 
 timespec LiveNow() {
+  static const int clock = ::memfd_create("clock", MFD_CLOEXEC);
+  struct stat st {};
+  // A look at a file's times makes its next ones finer, and all that come after it are later (Linux 6.13,
+  // Documentation/filesystems/multigrain-ts.rst).
+  if (clock >= 0 && ::fstat(clock, &st) == 0 && ::futimens(clock, nullptr) == 0 && ::fstat(clock, &st) == 0) {
+    return st.st_mtim;
+  }
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
   return now;

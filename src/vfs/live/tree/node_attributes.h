@@ -12,7 +12,8 @@
 
 namespace vrun::vfs {
 
-// The time stamp for changes: the coarse clock that file systems use, so that our times compare with theirs.
+// The time stamp for changes: what a file system gives a file now, so that our times compare with those of the files
+// that we keep content in. Any thread.
 timespec LiveNow();
 
 // Includes size, blocks and times of content written here.
