@@ -21,15 +21,16 @@ ALLOWED = {
     "sched": {"base"},
     "sim": {"base", "sched"},
     "jobs": {"base"},
+    "people": {"base"},
     "home": {"base", "tree", "store", "rpc", "jobs"},
     "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "rpc", "s3"},
     # A node towards homes, a home towards nodes: made of one half of each.
     "snapshots": {"base", "tree", "store", "vfs", "rpc", "s3", "home", "node"},
-    "control": {"base", "sched", "jobs", "rpc", "s3"},
+    "control": {"base", "sched", "jobs", "people", "rpc", "s3"},
     "pools": {"base", "rpc"},
-    "cli": {"base", "jobs"},
+    "cli": {"base", "jobs", "people"},
     "simulator": {"base", "sim", "cli"},
-    "daemon": {"base", "rpc", "home", "node", "snapshots", "control"},
+    "daemon": {"base", "people", "rpc", "home", "node", "snapshots", "control"},
 }
 
 # Folders of a module, lowest first: each includes only itself and those before it. "." is the module's own folder.

@@ -71,8 +71,10 @@ Status Run(const ControllerOptions& options, EventLoop& loop) {
 
   Clock clock;
   ContentTier tier(options.tier, options.state_directory, &loop, &clock);
+  const people::Members members(options.state_directory + "/people");
   Service service(&loop, store.get(), &clock,
                   {options.heartbeat_micros, options.lease_micros, options.pools, &tier, std::move(scheduler)});
+  service.UseMembers(&members, options.authority);
   serving = &service;
   VRUN_TRY(Serve(service, options, credentials));
   if (options.ready_fd >= 0) {

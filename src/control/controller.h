@@ -16,8 +16,9 @@ namespace vrun::control {
 
 struct ControllerOptions {
   std::string listen = "127.0.0.1:0";  // HOST:PORT; port 0 picks a port, which the next start uses again
-  std::string state_directory;         // vrun.db and its log, `address` (the HOST:PORT in use), `lock`
+  std::string state_directory;         // vrun.db and its log, `people`, `address` (the HOST:PORT in use), `lock`
   std::string pki_directory;           // ca.pem, NAME.pem, NAME.key
+  std::string authority;               // directory of ca.pem and ca.key, for machines that join; "": they cannot
   std::string name = "controller";     // subject name in the certificate
   std::vector<std::string> pools;      // pools that exist before any of their nodes has joined
   ContentTierOptions tier;             // the pool's S3 store

@@ -3,6 +3,7 @@
 
 #include "base/escape.h"
 #include "base/log.h"
+#include "control/ops/join.h"
 #include "control/ops/ops.h"
 
 namespace vrun::control {
@@ -28,6 +29,7 @@ class Service::AgentSession : public rpc::Stream::Handler, public std::enable_sh
     if (auto self = weak_from_this().lock()) service_->OnAgentClosed(self);
   }
   const std::string& node() const { return node_; }
+  std::pair<const char*, const std::string&> who() const { return {"node", node_}; }
   rpc::Stream& stream() { return *stream_; }
 
  private:
@@ -78,6 +80,9 @@ class Service::WatchSession : public rpc::Stream::Handler, public std::enable_sh
     over_ = true;
     stream_->Cancel(error);
   }
+
+  std::pair<const char*, const std::string&> who() const { return {"home", viewer_}; }
+  rpc::Stream& stream() { return *stream_; }
 
   uint64_t job_ = 0;  // 0: no request yet
   uint32_t pod_ = 0;
@@ -132,9 +137,25 @@ Result<int> Service::Start(const std::string& listen, const rpc::Credentials& cr
         watch_sessions_.Insert(session);
         return session.get();
       });
+  if (members_ != nullptr) {
+    server_->Admit([members = members_](const rpc::Peer& peer) { return members->Admit(peer.role, peer.name); });
+    server_->Stranger("/vrun.v1.People/Join", [members = members_, authority = authority_](
+                                                  const rpc::Peer& peer, std::string bytes, auto reply) {
+      v1::JoinRequest request;
+      if (!request.ParseFromString(bytes)) return reply(Error(Code::kCorrupt, "join: not a request"));
+      Result<v1::JoinReply> joined = Join(*members, authority, request, peer.address, WallMicros());
+      if (!joined) return reply(std::move(joined).error());
+      reply(joined->SerializeAsString());
+    });
+  }
   Result<int> port = server_->Start(listen);
   if (port) SweepLeases();
   return port;
+}
+
+void Service::UseMembers(const people::Members* members, std::string authority) {
+  members_ = members;
+  authority_ = std::move(authority);
 }
 
 template <typename Request, typename Reply>
@@ -297,7 +318,10 @@ void Service::OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::
                  if (!agent_sessions_.Contains(session)) return;  // closed or replaced
                  const std::string& node = session->node();
                  if (message->has_register_()) {
-                   *refused = RegisterNode(state_, node, message->register_());
+                   const v1::Register& offer = message->register_();
+                   if (members_ != nullptr) *refused = CheckBounds(*members_, node, offer.pool(), offer.total().gpus());
+                   if (!*refused) return;
+                   *refused = RegisterNode(state_, node, offer);
                    if (!*refused) return;
                    std::shared_ptr<AgentSession> before = std::exchange(agents_[node], session);
                    if (before && before != session) {
@@ -370,8 +394,22 @@ void Service::OnWatchMessage(const std::shared_ptr<WatchSession>& session, std::
 void Service::SweepLeases() {
   loop_->After(leases_.interval_micros(), [this] {
     Enqueue({.apply = [this] { (void)leases_.Run(state_); }, .decided = nullptr, .done = nullptr});
+    EndRevoked();
     SweepLeases();
   });
+}
+
+// Calls are refused at their beginning (Start); these have begun before.
+void Service::EndRevoked() {
+  if (members_ == nullptr) return;
+  const auto end = [this](const auto& sessions) {
+    for (const auto& session : sessions.All()) {
+      const auto& [role, name] = session->who();
+      if (Status admitted = members_->Admit(role, name); !admitted) session->stream().Cancel(admitted.error());
+    }
+  };
+  end(agent_sessions_);
+  end(watch_sessions_);
 }
 
 }  // namespace vrun::control

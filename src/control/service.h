@@ -20,6 +20,7 @@
 #include "control/duties/node_timeouts.h"
 #include "control/state/state.h"
 #include "control/store/store.h"
+#include "people/members.h"
 #include "rpc/rpc.h"
 
 namespace vrun::control {
@@ -31,6 +32,9 @@ class Service {
   // State thread, after its loop has stopped.
   ~Service();
 
+  // Before Start. Who may call, and how others get a certificate. `members` outlives the service; `authority`:
+  // directory of ca.pem and ca.key, "": this controller makes no certificates.
+  void UseMembers(const people::Members* members, std::string authority);
   // State thread. Reads the store and starts to serve. Returns the port.
   Result<int> Start(const std::string& listen, const rpc::Credentials& credentials);
   // State thread. Replaces all but the weights (scheduler_config.h) from the next batch on.
@@ -61,6 +65,10 @@ class Service {
       MutexLock lock(mutex_);
       open_.erase(session);
     }
+    std::vector<std::shared_ptr<Session>> All() const {
+      MutexLock lock(mutex_);
+      return {open_.begin(), open_.end()};
+    }
     bool Contains(const std::shared_ptr<Session>& session) const {
       MutexLock lock(mutex_);
       return open_.contains(session);
@@ -87,7 +95,10 @@ class Service {
   void OnAgentClosed(const std::shared_ptr<AgentSession>& session);
   void OnWatchMessage(const std::shared_ptr<WatchSession>& session, std::string bytes);
   void SweepLeases();
+  void EndRevoked();
 
+  const people::Members* members_ = nullptr;
+  std::string authority_;
   EventLoop* const loop_;
   Store* const store_;
   State state_;

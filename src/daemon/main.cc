@@ -7,6 +7,7 @@
 
 #include "base/heap.h"
 #include "control/controller.h"
+#include "daemon/join.h"
 #include "daemon/pki.h"
 #include "home/home.h"
 #include "node/agent/agent.h"
@@ -53,6 +54,8 @@ int main(int argc, char** argv) {
   controller_app->add_option("--state-dir", controller.state_directory, "directory of the database")->required();
   controller_app->add_option("--pki", controller.pki_directory, "directory of ca.pem, controller.pem, controller.key")
       ->required();
+  controller_app->add_option("--authority", controller.authority,
+                             "directory of ca.pem and ca.key, for machines that join by a token");
   controller_app->add_option("--pool", controller.pools,
                              "a pool that exists before a node of it has joined; may be repeated");
   controller_app->add_option("--scheduler-config", controller.scheduler_config,
@@ -73,11 +76,16 @@ int main(int argc, char** argv) {
 
   vrun::node::AgentOptions node;
   CLI::App* node_app = app.add_subcommand("node", "runs tasks; dials the controller");
-  node_app->add_option("--controller", node.controller, "HOST:PORT to dial")->required();
-  node_app->add_option("--name", node.name, "as in the certificate")->required();
-  node_app->add_option("--pool", node.pool, "pool that it joins")->capture_default_str();
+  node_app->add_option("--controller", node.controller, "HOST:PORT to dial; a node that has joined knows it");
+  node_app->add_option("--name", node.name, "as in the certificate; of a node that joins: this machine's name");
+  node.pool.clear();
+  node_app->add_option("--pool", node.pool, "pool that it joins; default: that of its token, or else local");
   node_app->add_option("--state-dir", node.state_directory, "cache, tasks, journals")->required();
-  node_app->add_option("--pki", node.pki_directory, "directory of ca.pem, NAME.pem, NAME.key")->required();
+  node_app->add_option("--pki", node.pki_directory,
+                       "directory of ca.pem, NAME.pem, NAME.key; of a node that joins: STATE-DIR/pki");
+  std::string node_token;
+  node_app->add_option("--join", node_token, "one-time token of `vctl node token`; when it has joined, it is not used")
+      ->envname("VRUN_JOIN_TOKEN");
   node_app->add_option("--listen", node.listen_host, "address where homes reach this node")->capture_default_str();
   node_app->add_option("--port", node.listen_port, "port there; 0: any")->capture_default_str();
   node_app->add_option("--milli-cpus", node.milli_cpus, "offered, in thousandths of a core; 0: what the machine has");
@@ -134,7 +142,19 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 36500));
   AddFuse(node_app, &node.fuse);
   AddReadyFd(node_app, &node.ready_fd);
-  node_app->callback([&] { status = vrun::node::AgentMain(node); });
+  node_app->callback([&] {
+    status = vrun::daemon::BecomeNode(node_token, &node);
+    if (status == 0) status = vrun::node::AgentMain(node);
+  });
+
+  vrun::daemon::JoinOptions join;
+  CLI::App* join_app = app.add_subcommand("join", "a one-time token becomes a certificate (`vctl login` runs it)");
+  join_app->add_option("--token", join.token, "of `vctl user add`")->envname("VRUN_JOIN_TOKEN")->required();
+  join_app->add_option("--dir", join.directory, "where ca.pem, NAME.pem, NAME.key and `joined` go")->required();
+  join_app->add_option("--name", join.name, "of this machine; default: its host name");
+  join_app->add_option("--role", join.role, "what this machine shall be; default: what the token is for")
+      ->check(CLI::IsMember({"home", "node"}));
+  join_app->callback([&] { status = vrun::daemon::JoinMain(join); });
 
   vrun::node::FsServerOptions fs;
   CLI::App* fs_app = app.add_subcommand("fs", "file system server of one home on one node (started by its keeper)");

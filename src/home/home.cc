@@ -167,7 +167,8 @@ class ClusterConfig {
       stamp_ = now;
       bool none = config.error().code() == Code::kNotFound;
       return controller_->UseNone(
-          none ? Error(Code::kNotFound, "no cluster is configured: `vctl up` makes one on this machine")
+          none ? Error(Code::kNotFound,
+                       "no cluster is configured: `vctl up` makes one on this machine, `vctl login TOKEN` joins one")
                : config.error());
     }
     *defaults_ = DefaultsOf(*config);
@@ -176,7 +177,8 @@ class ClusterConfig {
     stamp_ = Stamp(places_.config_file) + Stamp(certificate_);
     if (config->controller.empty()) {
       return controller_->UseNone(
-          Error(Code::kNotFound, "no cluster is configured: `vctl up` makes one on this machine"));
+          Error(Code::kNotFound,
+                "no cluster is configured: `vctl up` makes one on this machine, `vctl login TOKEN` joins one"));
     }
     auto credentials = rpc::LoadCredentials(config->credentials, config->credentials_name);
     if (!credentials) return controller_->UseNone(credentials.error().With("credentials"));

@@ -35,6 +35,7 @@ using KeyPtr = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;
 using CertPtr = std::unique_ptr<X509, Freer<X509_free>>;
 using BioPtr = std::unique_ptr<BIO, Freer<BIO_free_all>>;
 using ExtensionPtr = std::unique_ptr<X509_EXTENSION, Freer<X509_EXTENSION_free>>;
+using RequestPtr = std::unique_ptr<X509_REQ, Freer<X509_REQ_free>>;
 using StorePtr = std::unique_ptr<X509_STORE, Freer<X509_STORE_free>>;
 using StoreContextPtr = std::unique_ptr<X509_STORE_CTX, Freer<X509_STORE_CTX_free>>;
 
@@ -200,9 +201,29 @@ Result<Authority> LoadAuthority(const std::string& directory) {
   return authority;
 }
 
+Result<CertPtr> IssueFor(EVP_PKEY* key, const Authority& authority, const std::string& role, const std::string& name,
+                         int days) {
+  const std::string uri = "vrun://" + role + "/" + name;
+  X509* ca = authority.cert.get();
+  VRUN_ASSIGN(CertPtr cert, NewCertificate(key, uri, days, ca));
+  VRUN_TRY(AddExtension(cert.get(), ca, NID_basic_constraints, "critical,CA:FALSE"));
+  VRUN_TRY(AddExtension(cert.get(), ca, NID_key_usage, "critical,digitalSignature"));
+  VRUN_TRY(AddExtension(cert.get(), ca, NID_ext_key_usage, "serverAuth,clientAuth"));
+  VRUN_TRY(AddExtension(cert.get(), ca, NID_subject_alt_name, "URI:" + uri + ",DNS:" + role + ".vrun"));
+  VRUN_TRY(AddExtension(cert.get(), ca, NID_authority_key_identifier, "keyid"));
+  if (X509_sign(cert.get(), authority.key.get(), EVP_sha256()) == 0) return SslError("sign certificate");
+  return cert;
+}
+
 bool IsIdentity(const std::string& role, const std::string& name) {
   Peer ignored;
   return ParseIdentity("vrun://" + role + "/" + name, &ignored);
+}
+
+Status CheckIdentity(const std::string& role, const std::string& name) {
+  if (IsIdentity(role, name) && name != "ca" && name != "." && name != "..") return {};
+  return Error(Code::kInvalid,
+               "certificate for " + Escape(role) + " " + Escape(name) + ": not a name: use letters, digits and ._-+@");
 }
 
 // Whether the pair on disk can be kept.
@@ -259,10 +280,7 @@ Status EnsureAuthority(const std::string& directory) {
 
 Status EnsureCertificate(const std::string& authority_directory, const std::string& directory, const std::string& role,
                          const std::string& name, int days) {
-  if (!IsIdentity(role, name) || name == "ca" || name == "." || name == "..") {
-    return Error(Code::kInvalid, "certificate for " + Escape(role) + " " + Escape(name) +
-                                     ": not a name: use letters, digits and ._-+@");
-  }
+  VRUN_TRY(CheckIdentity(role, name));
   VRUN_ASSIGN(UniqueFd lock, LockDirectory(directory));
   VRUN_ASSIGN(Authority authority, LoadAuthority(authority_directory));
   VRUN_ASSIGN(std::string ca_pem, CertToPem(authority.cert.get()));
@@ -278,18 +296,48 @@ Status EnsureCertificate(const std::string& authority_directory, const std::stri
 
   KeyPtr key(EVP_EC_gen("P-256"));
   if (!key) return SslError("make key");
-  VRUN_ASSIGN(CertPtr cert, NewCertificate(key.get(), uri, days, authority.cert.get()));
-  VRUN_TRY(AddExtension(cert.get(), authority.cert.get(), NID_basic_constraints, "critical,CA:FALSE"));
-  VRUN_TRY(AddExtension(cert.get(), authority.cert.get(), NID_key_usage, "critical,digitalSignature"));
-  VRUN_TRY(AddExtension(cert.get(), authority.cert.get(), NID_ext_key_usage, "serverAuth,clientAuth"));
-  VRUN_TRY(
-      AddExtension(cert.get(), authority.cert.get(), NID_subject_alt_name, "URI:" + uri + ",DNS:" + role + ".vrun"));
-  VRUN_TRY(AddExtension(cert.get(), authority.cert.get(), NID_authority_key_identifier, "keyid"));
-  if (X509_sign(cert.get(), authority.key.get(), EVP_sha256()) == 0) return SslError("sign certificate");
+  VRUN_ASSIGN(CertPtr cert, IssueFor(key.get(), authority, role, name, days));
   VRUN_ASSIGN(std::string key_pem, KeyToPem(key.get()));
   VRUN_ASSIGN(std::string cert_pem, CertToPem(cert.get()));
   VRUN_TRY(WriteFileAtomic(base + ".key", key_pem, 0600));
   return WriteFileAtomic(base + ".pem", cert_pem, 0644);
+}
+
+Result<CertificateRequest> NewRequest() {
+  KeyPtr key(EVP_EC_gen("P-256"));
+  RequestPtr request(X509_REQ_new());
+  if (!key || !request || X509_REQ_set_pubkey(request.get(), key.get()) != 1 ||
+      X509_REQ_sign(request.get(), key.get(), EVP_sha256()) == 0) {
+    return SslError("make a request for a certificate");
+  }
+  BioPtr bio(BIO_new(BIO_s_mem()));
+  if (!bio || PEM_write_bio_X509_REQ(bio.get(), request.get()) != 1) return SslError("encode request");
+  CertificateRequest made;
+  VRUN_ASSIGN(made.request, BioText(bio.get()));
+  VRUN_ASSIGN(made.key, KeyToPem(key.get()));
+  return made;
+}
+
+Result<std::string> SignRequest(const std::string& authority_directory, const std::string& request_pem,
+                                const std::string& role, const std::string& name, int days) {
+  VRUN_TRY(CheckIdentity(role, name));
+  VRUN_ASSIGN(Authority authority, LoadAuthority(authority_directory));
+  BioPtr bio(BIO_new_mem_buf(request_pem.data(), static_cast<int>(request_pem.size())));
+  RequestPtr request(bio ? PEM_read_bio_X509_REQ(bio.get(), nullptr, nullptr, nullptr) : nullptr);
+  EVP_PKEY* key = request ? X509_REQ_get0_pubkey(request.get()) : nullptr;
+  const bool fine = key != nullptr && EVP_PKEY_get_base_id(key) == EVP_PKEY_EC && EVP_PKEY_get_bits(key) >= 256 &&
+                    X509_REQ_verify(request.get(), key) == 1;
+  ERR_clear_error();
+  if (!fine) return Error(Code::kInvalid, "the request for a certificate is none of an elliptic curve's key");
+  VRUN_ASSIGN(CertPtr cert, IssueFor(key, authority, role, name, days));
+  return CertToPem(cert.get());
+}
+
+Status SaveCredentials(const std::string& directory, const std::string& name, const Credentials& credentials) {
+  VRUN_ASSIGN(UniqueFd lock, LockDirectory(directory));
+  VRUN_TRY(WriteFileAtomic(directory + "/ca.pem", credentials.ca, 0644));
+  VRUN_TRY(WriteFileAtomic(directory + "/" + name + ".key", credentials.key, 0600));
+  return WriteFileAtomic(directory + "/" + name + ".pem", credentials.certificate, 0644);
 }
 
 Result<Credentials> LoadCredentials(const std::string& directory, const std::string& name) {

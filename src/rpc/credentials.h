@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "base/hash/digest.h"
 #include "base/result.h"
 
 namespace vrun::rpc {
@@ -25,6 +26,25 @@ Status EnsureAuthority(const std::string& directory);
 // beside them. Roles and names consist of letters, digits and "._-+@".
 Status EnsureCertificate(const std::string& authority, const std::string& directory, const std::string& role,
                          const std::string& name, int days);
+// For a machine that joins: a new key, and the request (PKCS#10) that a holder of the authority answers with
+// SignRequest. PEM texts. The request proves only that its maker has the key.
+struct CertificateRequest {
+  std::string key;
+  std::string request;
+};
+Result<CertificateRequest> NewRequest();
+// The certificate (PEM) of the request's key for this role and name, whatever the request itself says.
+Result<std::string> SignRequest(const std::string& authority, const std::string& request, const std::string& role,
+                                const std::string& name, int days);
+// Writes ca.pem, NAME.pem and NAME.key.
+Status SaveCredentials(const std::string& directory, const std::string& name, const Credentials& credentials);
+
+// What tells an authority from others, in a text that a person may copy.
+Digest AuthorityDigest(const std::string& ca_pem);
+// The certificate (PEM) of the authority of the server at HOST:PORT, taken only when it is the one of this digest:
+// nothing else of the server is known or trusted. Blocks for up to 10 s.
+Result<std::string> FetchAuthority(const std::string& address, const Digest& expected);
+
 // Reads ca.pem, NAME.pem and NAME.key. Refuses a key that others may read.
 Result<Credentials> LoadCredentials(const std::string& directory, const std::string& name);
 

@@ -57,7 +57,8 @@ class Stream {
 class Channel {
  public:
   // `peer` is the role that the other side's certificate must have ("controller", "node"). Connects in the background.
-  // An error means that our certificate is unusable (expired, not from this CA, key does not match).
+  // An error means that our certificate is unusable (expired, not from this CA, key does not match). With neither
+  // certificate nor key, only what the server opens to strangers can be called.
   static Result<std::unique_ptr<Channel>> Dial(const std::string& address, const Credentials& mine,
                                                const std::string& peer);
   // Before the destructor returns, unfinished calls are answered and open streams closed with kAborted; Stream objects
@@ -98,8 +99,12 @@ class Server {
   // Call before Start. Handlers run on gRPC's threads, several at a time.
   virtual void Unary(const std::string& method, UnaryHandler handler) = 0;
   virtual void Streaming(const std::string& method, StreamHandler handler) = 0;
+  // A unary method for callers without a certificate; their Peer has no role and no name.
+  virtual void Stranger(const std::string& method, UnaryHandler handler) = 0;
+  // Asked at the beginning of each call of a caller with a certificate; an error refuses the call. Any thread.
+  virtual void Admit(std::function<Status(const Peer&)> admit) = 0;
   // `address` is host:port; port 0 picks one. Returns the port in use. Refuses clients without a certificate from this
-  // CA that names a role.
+  // CA that names a role, in all methods but those of Stranger.
   virtual Result<int> Start(const std::string& address) = 0;
 };
 

@@ -120,6 +120,7 @@ class ServerCall final : public CountedCall, public StreamCore::Transport {
 
   void OnAccepted(bool ok);
   void Dispatch();
+  void DispatchUnary(const Server::UnaryHandler* handler, Peer peer);
   void ServeUnary(bool ok);
   void FinishUnary(Result<std::string> answer) {
     if (!answer) return CloseOut(answer.error());
@@ -191,13 +192,19 @@ class GrpcServer final : public Server {
 
   void Unary(const std::string& method, UnaryHandler handler) override { unary_[method] = std::move(handler); }
   void Streaming(const std::string& method, StreamHandler handler) override { streaming_[method] = std::move(handler); }
+  void Stranger(const std::string& method, UnaryHandler handler) override { strangers_[method] = std::move(handler); }
+  void Admit(std::function<Status(const Peer&)> admit) override { admit_ = std::move(admit); }
 
   Result<int> Start(const std::string& address) override {
     VRUN_TRY(CheckCredentials(mine_));
     VRUN_TRY(ProbeAddress(address));
-    grpc::SslServerCredentialsOptions tls(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+    // With a method for strangers PeerOf refuses a caller without a certificate, not TLS.
+    grpc::SslServerCredentialsOptions tls(strangers_.empty()
+                                              ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                                              : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
     tls.pem_root_certs = mine_.ca;
-    tls.pem_key_cert_pairs.push_back({mine_.key, mine_.certificate});
+    // The authority's own certificate is for those who know only its digest (FetchAuthority).
+    tls.pem_key_cert_pairs.push_back({mine_.key, mine_.certificate + (strangers_.empty() ? "" : mine_.ca)});
 
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
@@ -235,18 +242,22 @@ class GrpcServer final : public Server {
     if (!stopping_) new ServerCall(this, &service_, queue_);
   }
   CallSet* calls() { return &calls_; }
-  const UnaryHandler* FindUnary(const std::string& method) const {
-    auto it = unary_.find(method);
-    return it == unary_.end() ? nullptr : &it->second;
-  }
-  const StreamHandler* FindStreaming(const std::string& method) const {
-    auto it = streaming_.find(method);
-    return it == streaming_.end() ? nullptr : &it->second;
-  }
+  const UnaryHandler* FindUnary(const std::string& method) const { return Find(unary_, method); }
+  const UnaryHandler* FindStranger(const std::string& method) const { return Find(strangers_, method); }
+  const StreamHandler* FindStreaming(const std::string& method) const { return Find(streaming_, method); }
+  Status Admits(const Peer& peer) const { return admit_ ? admit_(peer) : Status(); }
 
  private:
+  template <typename Handler>
+  static const Handler* Find(const std::map<std::string, Handler>& handlers, const std::string& method) {
+    auto it = handlers.find(method);
+    return it == handlers.end() ? nullptr : &it->second;
+  }
+
   const Credentials mine_;
+  std::function<Status(const Peer&)> admit_;
   std::map<std::string, UnaryHandler> unary_;
+  std::map<std::string, UnaryHandler> strangers_;
   std::map<std::string, StreamHandler> streaming_;
   Mutex mu_;
   bool stopping_ VRUN_GUARDED_BY(mu_) = false;
@@ -278,16 +289,14 @@ void ServerCall::OnAccepted(bool ok) {
 
 void ServerCall::Dispatch() {
   Begin();  // finished_: a thread that is about to write or to end the call does not find it deleted
+  if (const Server::UnaryHandler* handler = server_->FindStranger(context_.method())) {
+    return DispatchUnary(handler, Peer{"", "", context_.peer()});
+  }
   Result<Peer> peer = PeerOf(context_);
   if (!peer) return core_->Refuse(std::move(peer).error());
+  if (Status admitted = server_->Admits(*peer); !admitted) return core_->Refuse(std::move(admitted).error());
   if (const Server::UnaryHandler* handler = server_->FindUnary(context_.method())) {
-    unary_ = handler;
-    peer_ = *std::move(peer);
-    {
-      MutexLock lock(link_->mu);
-      link_->call = this;
-    }
-    return StartRead();
+    return DispatchUnary(handler, *std::move(peer));
   }
   if (const Server::StreamHandler* accept = server_->FindStreaming(context_.method())) {
     Result<Stream::Handler*> handler = (*accept)(*peer, MakeStream(core_));
@@ -295,6 +304,16 @@ void ServerCall::Dispatch() {
   }
   core_->Refuse(Error(Code::kUnsupported, "method " + Escape(context_.method()) +
                                               ": not served here: the other side may be a newer version"));
+}
+
+void ServerCall::DispatchUnary(const Server::UnaryHandler* handler, Peer peer) {
+  unary_ = handler;
+  peer_ = std::move(peer);
+  {
+    MutexLock lock(link_->mu);
+    link_->call = this;
+  }
+  StartRead();
 }
 
 void ServerCall::ServeUnary(bool ok) {

@@ -290,14 +290,16 @@ class Cluster:
     def launch_node(self, name):
         node = self.nodes[name]
         host = node["directory"]
-        if not (host / "state/pki").exists():
+        who = ["--controller", f"{node['ours']}:{self.port}", "--name", name, "--pool", "local", "--pki", "/var/lib/vrun/pki"]
+        if node.get("token"):   # it joins by that
+            who = ["--name", name, "--join", node["token"]]
+        elif not (host / "state/pki").exists():
             self.run("vrund", "pki", "issue", "--ca", str(self.pki()), "--dir", str(host / "state/pki"), "--role", "node", "--name", name,
                      check=True)
         with open(host / "node.log", "ab") as log:
             node["process"] = subprocess.Popen(
                 [TOP / "tools/emulate-host", "exec", f"{name}-{node['index']}", "--dir", host, "--", "/opt/vrun/vrund", "node",
-                 "--controller", f"{node['ours']}:{self.port}", "--name", name, "--pool", "local", "--state-dir",
-                 "/var/lib/vrun/node", "--pki", "/var/lib/vrun/pki", "--listen", node["theirs"], *node["options"]],
+                 *who, "--state-dir", "/var/lib/vrun/node", "--listen", node["theirs"], *node["options"]],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, start_new_session=True)
 
     def await_node(self, name):

@@ -24,6 +24,7 @@ Status SomeJobs(const CtlInvocation& invocation);
 // The records, each in a file of its own.
 extern const CtlCommand kCtlUp, kCtlDown, kCtlStatus, kCtlDoctor, kCtlNodes, kCtlCache, kCtlSnapshot, kCtlEnv, kCtlJobs,
     kCtlJob, kCtlLogs, kCtlCancel, kCtlWait, kCtlQueue, kCtlWhy, kCtlQuota, kCtlAccounting, kCtlSim, kCtlCompletion,
-    kCtlHold, kCtlRelease, kCtlRequeue, kCtlDrain, kCtlResume, kCtlMaintenance, kCtlGpus, kCtlTop;
+    kCtlHold, kCtlRelease, kCtlRequeue, kCtlDrain, kCtlResume, kCtlMaintenance, kCtlGpus, kCtlTop, kCtlUser, kCtlNode,
+    kCtlLogin;
 
 }  // namespace vrun::cli

@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include "cli/base/values.h"
 #include "cli/host/host_facts.h"
 #include "cli/request/job_command.h"
+#include "people/members.h"
 
 namespace vrun::cli {
 namespace {
@@ -43,13 +43,6 @@ std::string CertificateName(std::string_view text, std::string_view otherwise) {
     out.push_back(ok ? c : '-');
   }
   return out.empty() ? std::string(otherwise) : out;
-}
-
-std::string HostName() {
-  utsname names;
-  if (::uname(&names) != 0) return "local";
-  std::string_view name = names.nodename;
-  return CertificateName(name.substr(0, name.find('.')), "local");
 }
 
 std::string UserName() {
@@ -166,13 +159,13 @@ class Up {
   }
 
   Status MakeCertificates() {
-    home_name_ = UserName() + "@" + HostName();
+    home_name_ = UserName() + "@" + people::MachineName();
     VRUN_TRY(MakeDirs(places_.pki_dir, 0700));
     VRUN_TRY(Pki({"ca", "--dir", places_.pki_dir}));
     VRUN_TRY(Issue("controller", "controller"));
     VRUN_TRY(Issue("snapshots", "snapshots"));
     VRUN_TRY(Issue("home", home_name_));
-    if (options_.node) VRUN_TRY(Issue("node", HostName()));
+    if (options_.node) VRUN_TRY(Issue("node", people::MachineName()));
     return {};
   }
 
@@ -214,6 +207,8 @@ class Up {
                       places_.state_dir + "/controller",
                       "--pki",
                       places_.pki_dir + "/controller",
+                      "--authority",
+                      places_.pki_dir,
                       "--scheduler-config",
                       places_.config_dir + "/scheduler.toml"};
     if (!config_.s3_bucket.empty()) {
@@ -329,7 +324,7 @@ class Up {
                       "--controller",
                       config_.controller,
                       "--name",
-                      HostName(),
+                      people::MachineName(),
                       "--pool",
                       config_.pool,
                       "--state-dir",

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// vctl user, node, login: who belongs to the cluster.
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/files.h"
+#include "cli/base/home_connection.h"
+#include "cli/base/json.h"
+#include "cli/base/table.h"
+#include "cli/base/values.h"
+#include "cli/ctl/ctl.h"
+#include "cli/host/membership.h"
+#include "cli/request/job_command.h"
+
+namespace vrun::cli {
+namespace {
+
+enum Id { kFor, kController, kName, kPool, kGpus };
+constexpr uint64_t kDefaultSeconds = 3600;
+
+constexpr OptionSpec kForOption = {
+    kFor, 0, "for", Argument::kRequired, "DURATION", "how long the token may be used (1h); forms as of vrun -t"};
+constexpr OptionSpec kControllerOption = {kController,  0,
+                                          "controller", Argument::kRequired,
+                                          "HOST:PORT",  "where others reach the controller, if not as it listens"};
+constexpr OptionSpec kUserOptions[] = {kForOption, kControllerOption};
+constexpr OptionSpec kNodeOptions[] = {
+    {kName, 'n', "name", Argument::kRequired, "NAME", "token: of this node only, also if it has joined before"},
+    {kPool, 'p', "pool", Argument::kRequired, "POOL", "token: of nodes of this pool only", Completes::kPools},
+    {kGpus, 'G', "gpus", Argument::kRequired, "N", "token: the most that the node may offer"},
+    kForOption,
+    kControllerOption};
+constexpr OptionSpec kLoginOptions[] = {
+    {kName, 'n', "name", Argument::kRequired, "NAME", "of this machine (default: its host name)"}};
+
+Result<v1::Invitation> InvitationOf(const CtlInvocation& invocation, const char* role) {
+  v1::Invitation invitation;
+  invitation.set_role(role);
+  invitation.set_most_gpus(-1);
+  uint64_t seconds = kDefaultSeconds;
+  if (auto text = invocation.Value(kFor)) {
+    VRUN_ASSIGN(seconds, ParseTimeLimit(*text));
+    if (seconds == 0) return Error(Code::kInvalid, "--for: a token needs an end: write a duration above 0");
+  }
+  invitation.set_expires_us(WallMicros() + static_cast<int64_t>(seconds) * 1'000'000);
+  return invitation;
+}
+
+// {action, name}; `actions` with a name, and without one.
+Result<std::pair<std::string, std::string>> ActionOf(const CtlInvocation& invocation, std::string_view named,
+                                                     std::string_view unnamed, const std::string& usage) {
+  const std::vector<std::string>& words = invocation.words.operands;
+  if (words.empty()) return Error(Code::kInvalid, "what to do? write " + usage);
+  const bool with_name = words[0] == named || words[0] == "revoke";
+  if (!with_name && words[0] != unnamed) {
+    return Error(Code::kInvalid, Escape(words[0]) + ": no such action: write " + usage);
+  }
+  if (with_name && words.size() < 2) return Error(Code::kInvalid, "no name: write " + words[0] + " NAME");
+  if (words.size() > (with_name ? 2u : 1u)) return Error(Code::kInvalid, Escape(words.back()) + ": unexpected");
+  return std::pair(words[0], with_name ? words[1] : std::string());
+}
+
+Status CheckController(const CtlInvocation& invocation) {
+  if (auto address = invocation.Value(kController)) {
+    if (auto parsed = ParseHostPort(*address); !parsed) return std::move(parsed).error().With("--controller");
+  }
+  return {};
+}
+
+void PrintToken(const CtlInvocation& invocation, const Invited& invited, const v1::Invitation& invitation,
+                const std::string& command) {
+  const std::string token = invited.token.Text();
+  if (invocation.json()) {
+    JsonWriter json;
+    json.BeginObject().Key("schema").Int(kJsonSchema).Key("token").String(token);
+    json.Key("command").String(command + token).Key("expires").Time(invitation.expires_us()).EndObject();
+    return Print(json.Take());
+  }
+  if (invited.here_only) {
+    std::fprintf(stderr,
+                 "vctl: the controller listens on this machine only: for others, `vctl down`, then "
+                 "`vctl up --listen 0.0.0.0:PORT`\n");
+  }
+  std::fprintf(stderr, "vctl: to be run once, until %s, by whoever shall join:\n",
+               FormatRfc3339(invitation.expires_us()).c_str());
+  Print(command + token + "\n");
+}
+
+// --- vctl user
+
+constexpr char kUserUsage[] = "add NAME, list, or revoke NAME[@HOST]";
+
+Status CheckUser(const CtlInvocation& invocation) {
+  VRUN_ASSIGN(const auto action, ActionOf(invocation, "add", "list", kUserUsage));
+  if (action.first == "add" && action.second.find('@') != std::string::npos) {
+    return Error(Code::kInvalid, Escape(action.second) + ": a user's name has no @: each machine is added to it");
+  }
+  VRUN_TRY(CheckController(invocation));
+  auto invitation = InvitationOf(invocation, "home");
+  return invitation ? Status() : std::move(invitation).error();
+}
+
+Result<int> ListUsers(const CtlInvocation& invocation, const people::Members& members) {
+  VRUN_ASSIGN(const std::vector<v1::Member> all, members.List());
+  Table table({"USER", "MACHINE", "JOINED", "STATE"});
+  JsonWriter json;
+  json.BeginObject().Key("schema").Int(kJsonSchema).Key("users").BeginArray();
+  std::string names;
+  for (const v1::Member& member : all) {
+    if (member.role() != "home") continue;
+    const size_t at = member.name().find('@');
+    const std::string user = member.name().substr(0, at), machine = member.name().substr(at + 1);
+    const bool revoked = members.IsRevoked("home", member.name());
+    table.Add({user, machine, FormatRfc3339(member.joined_us()), revoked ? "revoked" : "member"});
+    names += member.name() + "\n";
+    json.BeginObject().Key("user").String(user).Key("machine").String(machine);
+    json.Key("joined").Time(member.joined_us()).Key("revoked").Bool(revoked).EndObject();
+  }
+  json.EndArray().EndObject();
+  if (invocation.json()) {
+    Print(json.Take());
+  } else {
+    Print(invocation.format == OutputFormat::kName ? names : table.Format(invocation.headers));
+  }
+  return 0;
+}
+
+Result<int> Revoke(const people::Members& members, const std::string& role, const std::string& name) {
+  VRUN_TRY(members.Revoke(role, name));
+  std::fprintf(stderr, "vctl: %s is shut out: its calls are refused, its open streams end within a minute\n",
+               Escape(name).c_str());
+  return 0;
+}
+
+Result<int> RunUser(const CtlInvocation& invocation) {
+  VRUN_ASSIGN(const auto action, ActionOf(invocation, "add", "list", kUserUsage));
+  VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
+  VRUN_ASSIGN(const ControllerHere here, FindController(home.places()));
+  const people::Members members = here.members();
+  const auto& [what, name] = action;
+  if (what == "list") return ListUsers(invocation, members);
+  if (what == "revoke") return Revoke(members, "home", name);
+  if (members.IsRevoked("home", name)) {
+    return Error(Code::kDenied, Escape(name) +
+                                    ": revoked for good, because certificates of one name cannot be told "
+                                    "apart: choose another name");
+  }
+  VRUN_ASSIGN(v1::Invitation invitation, InvitationOf(invocation, "home"));
+  invitation.set_name(name);
+  VRUN_ASSIGN(const Invited invited, Invite(home.places(), invitation, invocation.Value(kController).value_or("")));
+  PrintToken(invocation, invited, invitation, "vctl login ");
+  return 0;
+}
+
+// --- vctl node
+
+constexpr char kNodeUsage[] = "token, or revoke NAME";
+
+Result<v1::Invitation> NodeInvitation(const CtlInvocation& invocation) {
+  VRUN_ASSIGN(v1::Invitation invitation, InvitationOf(invocation, "node"));
+  invitation.set_name(invocation.Value(kName).value_or(""));
+  invitation.set_pool(invocation.Value(kPool).value_or(""));
+  if (auto gpus = invocation.Value(kGpus)) {
+    if (gpus->empty() || gpus->size() > 4 || gpus->find_first_not_of("0123456789") != std::string::npos) {
+      return Error(Code::kInvalid, "--gpus " + Escape(*gpus) + ": write a number from 0 to 9999");
+    }
+    invitation.set_most_gpus(std::stol(*gpus));
+  }
+  return invitation;
+}
+
+Status CheckNode(const CtlInvocation& invocation) {
+  VRUN_TRY(ActionOf(invocation, "revoke", "token", kNodeUsage));
+  VRUN_TRY(CheckController(invocation));
+  auto invitation = NodeInvitation(invocation);
+  return invitation ? Status() : std::move(invitation).error();
+}
+
+Result<int> RunNode(const CtlInvocation& invocation) {
+  VRUN_ASSIGN(const auto action, ActionOf(invocation, "revoke", "token", kNodeUsage));
+  VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
+  VRUN_ASSIGN(const ControllerHere here, FindController(home.places()));
+  const people::Members members = here.members();
+  if (action.first == "revoke") return Revoke(members, "node", action.second);
+  VRUN_ASSIGN(const v1::Invitation invitation, NodeInvitation(invocation));
+  if (!invitation.name().empty() && members.IsRevoked("node", invitation.name())) {
+    return Error(Code::kDenied, Escape(invitation.name()) + ": revoked for good: choose another name");
+  }
+  VRUN_ASSIGN(const Invited invited, Invite(home.places(), invitation, invocation.Value(kController).value_or("")));
+  std::string command = "vrund node --state-dir /var/lib/vrun/node";
+  if (!invitation.name().empty()) command += " --name " + invitation.name();
+  PrintToken(invocation, invited, invitation, command + " --join ");
+  return 0;
+}
+
+// --- vctl login
+
+Status CheckLogin(const CtlInvocation& invocation) {
+  if (invocation.words.operands.size() == 1) return {};
+  return Error(Code::kInvalid, "write one token, as `vctl user add` prints it, or - to read it from stdin");
+}
+
+Result<std::string> TokenOf(const std::string& word) {
+  if (word != "-") return word;
+  char text[4096];
+  std::string token;
+  for (ssize_t n = 0; token.size() < sizeof text && (n = ::read(STDIN_FILENO, text, sizeof text)) > 0;) {
+    token.append(text, static_cast<size_t>(n));
+  }
+  return token.substr(0, token.find_first_of(" \t\r\n"));
+}
+
+Result<int> RunLogin(const CtlInvocation& invocation) {
+  VRUN_ASSIGN(const std::string token, TokenOf(invocation.words.operands[0]));
+  VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
+  VRUN_ASSIGN(const LoggedIn logged_in, LogIn(home.places(), token, invocation.Value(kName).value_or("")));
+  if (invocation.json()) {
+    JsonWriter json;
+    json.BeginObject().Key("schema").Int(kJsonSchema).Key("controller").String(logged_in.controller);
+    json.Key("name").String(logged_in.name).EndObject();
+    Print(json.Take());
+  } else {
+    Print("you are " + logged_in.name + " at " + logged_in.controller +
+          "\n  vrun -- hostname     runs a command there\n");
+  }
+  return 0;
+}
+
+}  // namespace
+
+const CtlCommand kCtlUser{
+    "user",       "add NAME|list|revoke NAME", "who may use the cluster of this machine's controller",
+    kUserOptions, Completes::kNothing,         CheckUser,
+    RunUser};
+const CtlCommand kCtlNode{"node",       "token|revoke NAME", "let nodes join the cluster, or shut one out",
+                          kNodeOptions, Completes::kNothing, CheckNode,
+                          RunNode};
+const CtlCommand kCtlLogin{
+    "login",    "TOKEN", "use the cluster of a token of `vctl user add`", kLoginOptions, Completes::kNothing,
+    CheckLogin, RunLogin};
+
+}  // namespace vrun::cli

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/host/membership.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "base/escape.h"
+#include "base/files.h"
+#include "base/hash/digest.h"
+#include "cli/base/daemon_process.h"
+#include "cli/host/local_cluster.h"
+#include "cli/request/job_command.h"
+
+namespace vrun::cli {
+namespace {
+
+std::string FirstLine(const std::string& file) {
+  const std::string text = ReadFile(file, 65536).value_or("");
+  return text.substr(0, text.find('\n'));
+}
+
+bool IsWildcard(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
+bool IsLoopback(const std::string& host) { return host.starts_with("127.") || host == "::1" || host == "localhost"; }
+
+// "" when this machine has none that others could reach.
+std::string FirstAddress() {
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return "";
+  std::string found;
+  for (const ifaddrs* i = all; i != nullptr && found.empty(); i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET) continue;
+    if ((i->ifa_flags & IFF_LOOPBACK) != 0 || (i->ifa_flags & IFF_UP) == 0) continue;
+    char text[INET_ADDRSTRLEN];
+    if (::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr, text, sizeof text)) {
+      found = text;
+    }
+  }
+  ::freeifaddrs(all);
+  return found;
+}
+
+// NAME=VALUE lines of the file that `vrund join` writes.
+std::string ValueOf(const std::string& text, const std::string& name) {
+  const size_t at = ("\n" + text).find("\n" + name + "=");
+  if (at == std::string::npos) return "";
+  const size_t begin = at + name.size() + 1;
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
+
+}  // namespace
+
+Result<ControllerHere> FindController(const Places& places) {
+  if (PathExists(ClusterFiles(places).listen_file())) {
+    return ControllerHere{places.state_dir + "/controller", places.pki_dir};
+  }
+  // As the units of the package start it.
+  if (PathExists("/var/lib/vrun/controller/address") && ::access("/var/lib/vrun/controller", W_OK) == 0) {
+    return ControllerHere{"/var/lib/vrun/controller", "/etc/vrun/pki"};
+  }
+  return Error(Code::kNotFound,
+               "no controller of yours runs here: run this on its machine, as the user who started it");
+}
+
+Result<Invited> Invite(const Places& places, v1::Invitation invitation, const std::string& controller) {
+  VRUN_ASSIGN(const ControllerHere here, FindController(places));
+  VRUN_ASSIGN(HostPort address,
+              ParseHostPort(controller.empty() ? FirstLine(here.state_directory + "/address") : controller));
+  if (IsWildcard(address.host)) address.host = FirstAddress();
+  if (address.host.empty()) address.host = "127.0.0.1";
+  auto snapshots = ParseHostPort(FirstLine(ClusterFiles(places).snapshots_listen_file()));
+  if (snapshots && invitation.role() == "home") {
+    if (IsWildcard(snapshots->host)) snapshots->host = address.host;
+    invitation.set_snapshots(DialAddress(*snapshots));
+  }
+  VRUN_ASSIGN(const std::string ca, ReadFile(here.pki_directory + "/ca.pem"));
+  Invited invited;
+  invited.here_only = IsLoopback(address.host);
+  VRUN_ASSIGN(invited.token.secret, here.members().Invite(invitation));
+  invited.token.controller = DialAddress(address);
+  invited.token.authority = Sha256(ca).Hex();
+  return invited;
+}
+
+Result<LoggedIn> LogIn(const Places& places, const std::string& token, const std::string& machine) {
+  VRUN_ASSIGN(const people::Token parsed, people::ParseToken(token));
+  Config config;
+  if (auto there = ReadConfig(places.config_file)) {
+    config = *std::move(there);
+  } else if (there.error().code() != Code::kNotFound) {
+    return std::move(there).error();
+  }
+  if (!config.controller.empty() && config.controller != parsed.controller) {
+    return Error(Code::kExists, Escape(places.config_file) + " names the controller " + Escape(config.controller) +
+                                    ": remove the file, or set VRUN_DIR to another directory");
+  }
+  if (PathExists(ClusterFiles(places).listen_file())) {
+    return Error(Code::kExists, "this user has a cluster of his own here: set VRUN_DIR to another directory");
+  }
+  VRUN_TRY(MakePlaces(places, ::geteuid()));
+  VRUN_TRY(MakeDirs(places.pki_dir, 0700));
+  const std::string directory = places.pki_dir + "/home";
+  VRUN_ASSIGN(const std::string vrund, FindProgram("vrund"));
+  // Not among the arguments, which all users of this machine may read.
+  ::setenv("VRUN_JOIN_TOKEN", token.c_str(), 1);
+  const Status joined = RunHelper({vrund, "join", "--dir", directory, "--role", "home", "--name",
+                                   machine.empty() ? people::MachineName() : machine});
+  ::unsetenv("VRUN_JOIN_TOKEN");
+  if (!joined) return joined.error();
+  VRUN_ASSIGN(const std::string text, ReadFile(directory + "/joined", 65536));
+  config.controller = ValueOf(text, "controller");
+  config.snapshots = ValueOf(text, "snapshots");
+  config.credentials = directory;
+  config.credentials_name = ValueOf(text, "name");
+  VRUN_TRY(WriteConfig(places.config_file, config));
+  return LoggedIn{config.controller, config.credentials_name};
+}
+
+}  // namespace vrun::cli

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who may use the cluster of this machine's controller, and this machine as a member of another one.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/result.h"
+#include "people/members.h"
+#include "proto/people.pb.h"
+
+namespace vrun::cli {
+
+// The controller of this machine whose files this user may write, started by `vctl up` or as a service of the system.
+// kNotFound: there is none.
+struct ControllerHere {
+  std::string state_directory, pki_directory;
+  people::Members members() const { return people::Members(state_directory + "/people"); }
+};
+Result<ControllerHere> FindController(const Places& places);
+
+struct Invited {
+  people::Token token;
+  bool here_only = false;  // the controller listens on the loopback only
+};
+// `controller`: the HOST:PORT that others dial; "": as it listens, with the first address of this machine if that is
+// all of them.
+Result<Invited> Invite(const Places& places, v1::Invitation invitation, const std::string& controller);
+
+struct LoggedIn {
+  std::string controller;
+  std::string name;  // USER@HOST
+};
+// This user's runs go to the cluster of the token from now on. kExists: they go to another one.
+Result<LoggedIn> LogIn(const Places& places, const std::string& token, const std::string& machine);
+
+}  // namespace vrun::cli

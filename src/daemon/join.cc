@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/join.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <future>
+#include <map>
+
+#include "base/escape.h"
+#include "base/files.h"
+#include "base/hash/digest.h"
+#include "people/members.h"
+#include "proto/people.pb.h"
+#include "rpc/rpc.h"
+
+namespace vrun::daemon {
+namespace {
+
+constexpr int64_t kAnswerMicros = 20'000'000;
+
+Status WriteJoined(const std::string& directory, const Joined& joined) {
+  return WriteFileAtomic(directory + "/joined",
+                         "controller=" + joined.controller + "\nrole=" + joined.role + "\nname=" + joined.name +
+                             "\npool=" + joined.pool + "\nsnapshots=" + joined.snapshots + "\n",
+                         0600);
+}
+
+Result<v1::JoinReply> Ask(const std::string& controller, const std::string& ca, const v1::JoinRequest& request) {
+  VRUN_ASSIGN(auto channel, rpc::Channel::Dial(controller, {ca, "", ""}, "controller"));
+  std::promise<Result<std::string>> answered;
+  channel->Call("/vrun.v1.People/Join", request.SerializeAsString(), kAnswerMicros,
+                [&](Result<std::string> answer) { answered.set_value(std::move(answer)); });
+  VRUN_ASSIGN(const std::string bytes, answered.get_future().get());
+  v1::JoinReply reply;
+  if (!reply.ParseFromString(bytes)) return Error(Code::kCorrupt, "the controller's answer does not parse");
+  return reply;
+}
+
+}  // namespace
+
+Result<Joined> Join(const JoinOptions& options) {
+  VRUN_ASSIGN(const people::Token token, people::ParseToken(options.token));
+  VRUN_ASSIGN(const std::string ca, rpc::FetchAuthority(token.controller, *Digest::FromHex(token.authority)));
+  VRUN_ASSIGN(rpc::CertificateRequest made, rpc::NewRequest());
+  v1::JoinRequest request;
+  request.set_secret(token.secret);
+  request.set_request(made.request);
+  request.set_role(options.role);
+  request.set_name(options.name.empty() ? people::MachineName() : options.name);
+  VRUN_ASSIGN(const v1::JoinReply reply, Ask(token.controller, ca, request));
+  VRUN_TRY(rpc::SaveCredentials(options.directory, reply.name(), {ca, reply.certificate(), made.key}));
+  const Joined joined{token.controller, reply.role(), reply.name(), reply.pool(), reply.snapshots()};
+  VRUN_TRY(WriteJoined(options.directory, joined));
+  return joined;
+}
+
+Result<Joined> ReadJoined(const std::string& directory) {
+  VRUN_ASSIGN(const std::string text, ReadFile(directory + "/joined", 65536));
+  std::map<std::string, std::string> values;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
+    const size_t equals = line.find('=');
+    if (equals != std::string::npos) values[line.substr(0, equals)] = line.substr(equals + 1);
+    at = end + 1;
+  }
+  return Joined{values["controller"], values["role"], values["name"], values["pool"], values["snapshots"]};
+}
+
+int JoinMain(const JoinOptions& options) {
+  const Result<Joined> joined = Join(options);
+  if (joined) return 0;
+  std::fprintf(stderr, "vrund join: %s\n", joined.error().message().c_str());
+  return 1;
+}
+
+int BecomeNode(const std::string& token, node::AgentOptions* options) {
+  const auto fail = [](const std::string& why) {
+    std::fprintf(stderr, "vrund node: %s\n", why.c_str());
+    return 1;
+  };
+  if (options->pki_directory.empty()) options->pki_directory = options->state_directory + "/pki";
+  Result<Joined> joined = ReadJoined(options->pki_directory);
+  if (!joined && !token.empty()) {
+    if (Status made = MakeDirs(options->state_directory, 0755); !made) return fail(made.error().message());
+    joined = Join({token, options->pki_directory, options->name, "node"});
+    if (!joined) return fail("join: " + joined.error().message());
+  }
+  if (joined) {
+    if (options->controller.empty()) options->controller = joined->controller;
+    if (options->name.empty()) options->name = joined->name;
+    if (options->pool.empty()) options->pool = joined->pool;
+  }
+  if (options->pool.empty()) options->pool = "local";
+  if (options->controller.empty() || options->name.empty()) {
+    return fail("--controller and --name are missing: give both, or a token with --join (`vctl node token` makes one)");
+  }
+  return 0;
+}
+
+}  // namespace vrun::daemon

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who belongs to a cluster: open invitations, members, and those who were shut out.
+//
+// Each is a file in a directory of the controller, because `vctl` makes invitations while the controller runs or not,
+// and whoever may write there is the cluster's administrator:
+//   invitations/DIGEST   an Invitation; the digest is of the token's secret, so the directory gives no token away
+//   members/ROLE/NAME    a Member
+//   revoked/ROLE/NAME    empty; NAME of a home is USER@HOST, or USER for all of his machines
+// Certificates that were made by hand (`vrund pki`) have no member: they are bound to nothing, and can be revoked.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "proto/people.pb.h"
+
+namespace vrun::people {
+
+// Any thread, several processes at once.
+class Members {
+ public:
+  // Made, with mode 0700, when something is written first.
+  explicit Members(std::string directory) : directory_(std::move(directory)) {}
+
+  // Returns the secret of the token, in hexadecimal digits. It is not kept.
+  Result<std::string> Invite(const v1::Invitation& invitation) const;
+  // Ends the invitation of this secret, and returns it; not when `check` refuses. kDenied: there is none, it was used
+  // before, or it is too old.
+  Result<v1::Invitation> Take(const std::string& secret, int64_t now_us,
+                              const std::function<Status(const v1::Invitation&)>& check) const;
+
+  Status Add(const v1::Member& member) const;  // replaces
+  std::optional<v1::Member> Find(const std::string& role, const std::string& name) const;
+  // Ordered by role and name.
+  Result<std::vector<v1::Member>> List() const;
+
+  // For good: certificates of one name cannot be told apart.
+  Status Revoke(const std::string& role, const std::string& name) const;
+  bool IsRevoked(const std::string& role, const std::string& name) const;
+  // kDenied, with what to do, for somebody who was shut out. Two lookups of a file.
+  Status Admit(const std::string& role, const std::string& name) const;
+
+ private:
+  std::string Place(const char* kind, const std::string& role, const std::string& name) const;
+
+  const std::string directory_;
+};
+
+// A token is the text "HOST:PORT/AUTHORITY.SECRET": where the controller is, the digest of the certificate of its
+// authority, and the secret, both in hexadecimal digits.
+struct Token {
+  std::string controller;
+  std::string authority;  // 64 digits
+  std::string secret;     // 32 digits
+  std::string Text() const { return controller + "/" + authority + "." + secret; }
+};
+Result<Token> ParseToken(const std::string& text);
+
+// The host name of this machine up to its first dot, of characters that a certificate's name may have.
+std::string MachineName();
+
+}  // namespace vrun::people

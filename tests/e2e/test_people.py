@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who belongs to a cluster: a second person logs in by a token, a node joins by one, both can be shut out."""
+import json
+import re
+import time
+
+import pytest
+from cluster import wait_until
+
+
+class Person:
+    """Another user's machine, as far as vrun sees it: a directory of its own for all that vrun keeps."""
+    def __init__(self, cluster, directory):
+        self.cluster, self.directory = cluster, directory
+        directory.mkdir()
+        self.environment = {**cluster.environment, "VRUN_DIR": str(directory)}
+        (directory / "config.toml").write_text(f'root = "{cluster.root}"\n')
+
+    def run(self, *args, **kw):
+        return self.cluster.run(*args, env=self.environment, **kw)
+
+    def close(self):
+        self.run("vctl", "down", "--all")
+
+
+@pytest.fixture
+def team(own):
+    c = own()
+    people = []
+
+    def person(name):
+        people.append(Person(c, c.directory / name))
+        return people[-1]
+    yield c, person
+    for p in people:
+        p.close()
+
+
+def token_for(c, *words):
+    answer = json.loads(c.vctl(*words, "--controller", f"127.0.0.1:{c.port}", "-o", "json").stdout)
+    assert answer["command"].endswith(answer["token"])
+    return answer["token"]
+
+
+def test_a_second_person_logs_in_and_is_shut_out(team):
+    c, person = team
+    bob, eve = person("bob"), person("eve")
+    before = bob.run("vrun", "true")
+    assert before.returncode == 125 and "no cluster" in before.stderr, before.stderr
+    token = token_for(c, "user", "add", "bob")
+    said = bob.run("vctl", "login", "-", "--name", "laptop", input=token + "\n", check=True)
+    assert "you are bob@laptop" in said.stdout
+    assert bob.run("vrun", "-D", "/root", "--", "echo", "hello", check=True).stdout == "hello\n"
+    assert c.sh("echo anna").stdout == "anna\n"
+
+    again = eve.run("vctl", "login", token)
+    assert again.returncode == 1 and "used before" in again.stderr, again.stderr
+    assert [(u["user"], u["machine"], u["revoked"]) for u in c.json("user", "list")["users"]] == [("bob", "laptop", False)]
+
+    long = bob.cluster.popen("vrun", "-D", "/root", "--", "sleep", "300", env=bob.environment)
+    wait_until("bob's job runs", lambda: [j["state"] for j in json.loads(bob.run("vctl", "jobs", "-o", "json").stdout)["jobs"]] == ["RUNNING"])
+    [seen] = c.json("jobs")["jobs"]   # that it is there, not what it is
+    assert seen["user"] == "bob@laptop" and not seen["argv"], seen
+    c.vctl("user", "revoke", "bob")
+    refused = bob.run("vbatch", "true")
+    assert refused.returncode != 0 and "shut out" in refused.stderr, refused.stderr
+    assert c.sh("echo anna").stdout == "anna\n"
+    assert c.run("vctl", "user", "add", "bob").returncode == 1
+    long.kill()
+
+
+def test_tokens_that_are_none(team):
+    c, person = team
+    eve = person("eve")
+    good = token_for(c, "user", "add", "eve")
+    address, rest = good.rsplit("/", 1)
+    authority, secret = rest.split(".")
+    for token, says in [("", "not whole"), ("x", "not whole"), (good[:-1], "not whole"),
+                        (f"{address}/{'0' * 64}.{secret}", "not the cluster of this token"),
+                        (f"{address}/{authority}.{'0' * 32}", "unknown, or was used before"),
+                        (f"127.0.0.1:1/{authority}.{secret}", "nobody answers"),
+                        (token_for(c, "node", "token"), "for a node")]:
+        said = eve.run("vctl", "login", token)
+        assert said.returncode == 1 and says in said.stderr and len(said.stderr.splitlines()) == 1, (token, said.stderr)
+    assert "controller" not in (eve.directory / "config.toml").read_text()
+    short = token_for(c, "user", "add", "eve", "--for", "0:01")
+    time.sleep(2.5)
+    assert "ended at" in eve.run("vctl", "login", short).stderr
+    eve.run("vctl", "login", good, check=True)   # none of that used it up
+    for words in [("user",), ("user", "add"), ("user", "add", "a@b"), ("user", "grow", "x"), ("user", "add", "x", "y"),
+                  ("user", "add", "x", "--for", "0"), ("user", "add", "x", "--controller", "nowhere"), ("node",), ("node", "token", "x"),
+                  ("node", "token", "--gpus", "many"), ("node", "revoke"), ("login",), ("login", "a", "b")]:
+        said = c.run("vctl", *words)
+        assert said.returncode == 2 and said.stderr.startswith("vctl"), (words, said.stderr)
+    assert c.run("vctl", "user", "add", "../x").returncode == 1
+    elsewhere = eve.run("vctl", "user", "add", "x")
+    assert elsewhere.returncode == 1 and "no controller of yours runs here" in elsewhere.stderr
+
+
+def test_a_node_joins_by_a_token(own):
+    c = own()
+    c.reserve("n2")
+    c.make_host("n2")
+    node = c.nodes["n2"]
+
+    def token(*words):
+        said = c.vctl("node", "token", "--controller", f"{node['ours']}:{c.port}", *words)
+        return re.search(r"--join (\S+)", said.stdout).group(1)
+
+    # A token of another pool: what the node says of itself does not count.
+    node["token"], node["options"] = token("--pool", "gpu"), [*node["options"], "--pool", "local"]
+    c.launch_node("n2")
+    log = c.directory / "n2/node.log"
+    wait_until("the node is refused", lambda: "its token was for the pool gpu" in log.read_text())
+    assert c.node_state("n2") is None
+    c.stop_node("n2")
+    node["options"] = node["options"][:-2]
+    # It has joined; the pool is that of its token.
+    c.launch_node("n2")
+    c.await_node("n2")
+    assert {n["name"]: n["pool"] for n in c.json("nodes")["nodes"]} == {"n1": "local", "n2": "gpu"}
+    assert c.run("vrun", "-p", "gpu", "--", "hostname", check=True).stdout.strip() != ""
+    # The token was used; the node that was stopped and is started by the same command has joined before.
+    c.stop_node("n2")
+    wait_until("it is away", lambda: c.node_state("n2") != "ready")
+    c.launch_node("n2")
+    c.await_node("n2")
+
+    c.vctl("node", "revoke", "n2")
+    wait_until("it is shut out", lambda: c.node_state("n2") != "ready", 60)
+    wait_until("it knows why", lambda: "shut out" in log.read_text())
+    assert c.sh("echo n1").stdout == "n1\n"
