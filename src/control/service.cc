@@ -3,6 +3,7 @@
 
 #include "base/escape.h"
 #include "base/log.h"
+#include "control/ops/audit.h"
 #include "control/ops/join.h"
 #include "control/ops/ops.h"
 
@@ -176,12 +177,21 @@ void Service::ServeUnary(const std::string& method, Result<Reply> (*op)(State&, 
                    }
                  },
              .done =
-                 [reply, answer](const Status& committed) {
+                 [this, peer, request, reply, answer](const Status& committed) {
                    if (!committed) return reply(committed.error());
+                   if constexpr (requires { Audited(*request, *answer); })
+                     Audit(peer, Audited(*request, *answer), *answer);
                    if (!*answer) return reply(std::move(*answer).error());
                    reply((*answer)->SerializeAsString());
                  }});
   });
+}
+
+template <typename Reply>
+void Service::Audit(const rpc::Peer& peer, const AuditedAct& act, const Result<Reply>& answer) {
+  if (members_ == nullptr || act.what.empty()) return;
+  members_->Audit({"", peer.role + " " + peer.name, peer.address, act.what, act.of,
+                   answer ? "ok" : "refused: " + answer.error().message()});
 }
 
 void Service::Enqueue(Work work) {

@@ -25,6 +25,8 @@
 
 namespace vrun::control {
 
+struct AuditedAct;
+
 class Service {
  public:
   // `loop` is the state thread; all three outlive the service.
@@ -91,6 +93,8 @@ class Service {
   template <typename Request, typename Reply>
   void ServeUnary(const std::string& method, Result<Reply> (*op)(State&, const rpc::Peer&, const Request&),
                   const std::vector<std::string>& roles = {"home"});
+  template <typename Reply>
+  void Audit(const rpc::Peer& peer, const AuditedAct& act, const Result<Reply>& answer);
   void OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::string bytes);
   void OnAgentClosed(const std::shared_ptr<AgentSession>& session);
   void OnWatchMessage(const std::shared_ptr<WatchSession>& session, std::string bytes);

@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "base/hash/digest.h"
 #include "base/hash/secret.h"
+#include "base/log.h"
 
 namespace vrun::people {
 namespace {
@@ -136,6 +137,13 @@ bool Members::IsRevoked(const std::string& role, const std::string& name) const 
 Status Members::Admit(const std::string& role, const std::string& name) const {
   if (!IsRevoked(role, name)) return {};
   return Error(Code::kDenied, Escape(name) + ": shut out of this cluster: ask its administrator");
+}
+
+void Members::Audit(AuditEntry entry) const {
+  entry.time = FormatRfc3339(WallMicros());
+  Status written = AppendAudit(audit_file(), entry);
+  if (!written && MakeDirs(directory_, 0700)) written = AppendAudit(audit_file(), entry);
+  if (!written) LogError("audit: {}", written.error().message());
 }
 
 Result<Token> ParseToken(const std::string& text) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "people/audit.h"
 #include "proto/people.pb.h"
 
 namespace vrun::people {
@@ -43,6 +44,11 @@ class Members {
   bool IsRevoked(const std::string& role, const std::string& name) const;
   // kDenied, with what to do, for somebody who was shut out. Two lookups of a file.
   Status Admit(const std::string& role, const std::string& name) const;
+
+  // The cluster's audit log (people/audit.h).
+  std::string audit_file() const { return directory_ + "/audit"; }
+  // Adds the time; makes the directory. An error is only logged: what was done was done.
+  void Audit(AuditEntry entry) const;
 
  private:
   std::string Place(const char* kind, const std::string& role, const std::string& name) const;

@@ -67,6 +67,11 @@ def test_a_second_person_logs_in_and_is_shut_out(team):
     assert c.sh("echo anna").stdout == "anna\n"
     assert c.run("vctl", "user", "add", "bob").returncode == 1
     long.kill()
+    told = [(a["who"], a["what"], a["of"], a["result"]) for a in c.json("admin", "audit")["audit"]]
+    assert told[:3] == [("uid 0", "invite", "home bob", "ok"), ("home bob@laptop", "join", "", "ok"), ("home bob@laptop", "submit", "job 1", "ok")]
+    assert ("uid 0", "revoke", "home bob", "ok") in told
+    who = c.json("user", "list")["users"][0]["user"]
+    assert who == "bob"
 
 
 def test_tokens_that_are_none(team):

@@ -8,10 +8,10 @@ namespace vrun::cli {
 namespace {
 
 constexpr const CtlCommand* kCommands[] = {
-    &kCtlUp,          &kCtlDown, &kCtlStatus, &kCtlDoctor, &kCtlNodes, &kCtlGpus,       &kCtlTop,   &kCtlCache,
-    &kCtlSnapshot,    &kCtlEnv,  &kCtlJobs,   &kCtlJob,    &kCtlLogs,  &kCtlCancel,     &kCtlHold,  &kCtlRelease,
-    &kCtlRequeue,     &kCtlWait, &kCtlQueue,  &kCtlWhy,    &kCtlQuota, &kCtlAccounting, &kCtlDrain, &kCtlResume,
-    &kCtlMaintenance, &kCtlUser, &kCtlNode,   &kCtlLogin,  &kCtlSim,   &kCtlCompletion};
+    &kCtlUp,          &kCtlDown, &kCtlStatus, &kCtlDoctor, &kCtlNodes, &kCtlGpus,       &kCtlTop,       &kCtlCache,
+    &kCtlSnapshot,    &kCtlEnv,  &kCtlJobs,   &kCtlJob,    &kCtlLogs,  &kCtlCancel,     &kCtlHold,      &kCtlRelease,
+    &kCtlRequeue,     &kCtlWait, &kCtlQueue,  &kCtlWhy,    &kCtlQuota, &kCtlAccounting, &kCtlDrain,     &kCtlResume,
+    &kCtlMaintenance, &kCtlUser, &kCtlNode,   &kCtlLogin,  &kCtlAdmin, &kCtlSim,        &kCtlCompletion};
 
 std::string GeneralHelp() {
   std::string out = "usage: vctl COMMAND [options] [arguments]\n\n";

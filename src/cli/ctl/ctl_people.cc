@@ -128,8 +128,13 @@ Result<int> ListUsers(const CtlInvocation& invocation, const people::Members& me
   return 0;
 }
 
+void Audit(const people::Members& members, const std::string& what, const std::string& of) {
+  members.Audit({"", "uid " + std::to_string(::getuid()), "here", what, of, "ok"});
+}
+
 Result<int> Revoke(const people::Members& members, const std::string& role, const std::string& name) {
   VRUN_TRY(members.Revoke(role, name));
+  Audit(members, "revoke", role + " " + name);
   std::fprintf(stderr, "vctl: %s is shut out: its calls are refused, its open streams end within a minute\n",
                Escape(name).c_str());
   return 0;
@@ -151,6 +156,7 @@ Result<int> RunUser(const CtlInvocation& invocation) {
   VRUN_ASSIGN(v1::Invitation invitation, InvitationOf(invocation, "home"));
   invitation.set_name(name);
   VRUN_ASSIGN(const Invited invited, Invite(home.places(), invitation, invocation.Value(kController).value_or("")));
+  Audit(members, "invite", "home " + name);
   PrintToken(invocation, invited, invitation, "vctl login ");
   return 0;
 }
@@ -190,9 +196,35 @@ Result<int> RunNode(const CtlInvocation& invocation) {
     return Error(Code::kDenied, Escape(invitation.name()) + ": revoked for good: choose another name");
   }
   VRUN_ASSIGN(const Invited invited, Invite(home.places(), invitation, invocation.Value(kController).value_or("")));
+  Audit(members, "invite", "node " + invitation.name());
   std::string command = "vrund node --state-dir /var/lib/vrun/node";
   if (!invitation.name().empty()) command += " --name " + invitation.name();
   PrintToken(invocation, invited, invitation, command + " --join ");
+  return 0;
+}
+
+// --- vctl admin
+
+Status CheckAdmin(const CtlInvocation& invocation) {
+  if (invocation.words.operands.size() == 1 && invocation.words.operands[0] == "audit") return {};
+  return Error(Code::kInvalid, "what to do? write audit");
+}
+
+Result<int> RunAdmin(const CtlInvocation& invocation) {
+  VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
+  VRUN_ASSIGN(const ControllerHere here, FindController(home.places()));
+  auto entries = people::ReadAudit(here.members().audit_file());
+  if (!entries && entries.error().code() != Code::kNotFound) return std::move(entries).error();
+  Table table({"TIME", "WHO", "FROM", "WHAT", "OF", "RESULT"});
+  JsonWriter json;
+  json.BeginObject().Key("schema").Int(kJsonSchema).Key("audit").BeginArray();
+  for (const people::AuditEntry& e : entries ? *entries : std::vector<people::AuditEntry>()) {
+    table.Add({e.time, e.who, e.from, e.what, e.of, e.result});
+    json.BeginObject().Key("time").String(e.time).Key("who").String(e.who).Key("from").String(e.from);
+    json.Key("what").String(e.what).Key("of").String(e.of).Key("result").String(e.result).EndObject();
+  }
+  json.EndArray().EndObject();
+  Print(invocation.json() ? json.Take() : table.Format(invocation.headers));
   return 0;
 }
 
@@ -238,6 +270,9 @@ const CtlCommand kCtlUser{
 const CtlCommand kCtlNode{"node",       "token|revoke NAME", "let nodes join the cluster, or shut one out",
                           kNodeOptions, Completes::kNothing, CheckNode,
                           RunNode};
+const CtlCommand kCtlAdmin{
+    "admin",    "audit", "who changed what on this machine's controller, when, from where", {}, Completes::kNothing,
+    CheckAdmin, RunAdmin};
 const CtlCommand kCtlLogin{
     "login",    "TOKEN", "use the cluster of a token of `vctl user add`", kLoginOptions, Completes::kNothing,
     CheckLogin, RunLogin};

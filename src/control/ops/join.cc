@@ -55,6 +55,7 @@ Result<v1::JoinReply> Join(const people::Members& members, const std::string& au
   member.set_address(address);
   VRUN_TRY(members.Add(member));
   LogInfo("{} {} has joined from {}", invitation.role(), name, address);
+  members.Audit({"", invitation.role() + " " + name, address, "join", "", "ok"});
   reply.set_role(invitation.role());
   reply.set_name(name);
   reply.set_pool(invitation.pool());

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the audit log says of a request that changes something. Requests that only read have no overload.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "proto/control.pb.h"
+
+namespace vrun::control {
+
+struct AuditedAct {
+  std::string what;  // "": it changed nothing
+  std::string of;
+};
+
+inline std::string JobText(uint64_t job) { return "job " + std::to_string(job); }
+
+inline AuditedAct Audited(const v1::SubmitRequest& request, const Result<v1::SubmitReply>& reply) {
+  if (reply && reply->job() == 0) return {};  // a test of a submission
+  (void)request;
+  return {"submit", reply ? JobText(reply->job()) : ""};
+}
+inline AuditedAct Audited(const v1::CancelRequest& request, const Result<v1::CancelReply>&) {
+  return {request.signal() == 0 ? "cancel" : "signal " + std::to_string(request.signal()), JobText(request.job())};
+}
+inline AuditedAct Audited(const v1::ChangeJobs& request, const Result<v1::ChangeReply>&) {
+  AuditedAct act;
+  switch (request.what()) {
+    case v1::ChangeJobs::HOLD: act.what = "hold"; break;
+    case v1::ChangeJobs::RELEASE: act.what = "release"; break;
+    case v1::ChangeJobs::REQUEUE: act.what = "requeue"; break;
+    default: act.what = "change";
+  }
+  for (const v1::JobSelection& selection : request.jobs())
+    act.of += (act.of.empty() ? "" : ",") + JobText(selection.job());
+  return act;
+}
+inline AuditedAct Audited(const v1::DrainNodes& request, const Result<v1::NodesReply>&) {
+  AuditedAct act{request.resume() ? "resume" : "drain", ""};
+  for (const std::string& node : request.nodes()) act.of += (act.of.empty() ? "node " : ",") + node;
+  return act;
+}
+inline AuditedAct Audited(const v1::SetMaintenance& request, const Result<v1::MaintenanceList>&) {
+  if (request.name().empty()) return {};
+  return {request.over() ? "maintenance remove" : "maintenance add", request.name()};
+}
+
+}  // namespace vrun::control
