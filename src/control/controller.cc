@@ -10,6 +10,7 @@
 #include "base/files.h"
 #include "base/io/event_loop.h"
 #include "base/log.h"
+#include "control/door.h"
 #include "control/service.h"
 #include "control/store/sqlite.h"
 #include "rpc/credentials.h"
@@ -51,6 +52,12 @@ Result<int> Serve(Service& service, const ControllerOptions& options, const rpc:
   return port;
 }
 
+// Where this machine reaches it.
+std::string AddressHere(const std::string& listen, int port) {
+  const std::string host = listen.substr(0, listen.rfind(':'));
+  return (host == "0.0.0.0" || host == "[::]" ? "127.0.0.1" : host) + ":" + std::to_string(port);
+}
+
 // On an error the log has the reason and nothing changes.
 void ReadConfigAgain(const std::string& path, Service* service) {
   Result<SchedulerConfig> config = ReadSchedulerConfig(path);
@@ -76,7 +83,17 @@ Status Run(const ControllerOptions& options, EventLoop& loop) {
                   {options.heartbeat_micros, options.lease_micros, options.pools, &tier, std::move(scheduler)});
   service.UseMembers(&members, options.authority);
   serving = &service;
-  VRUN_TRY(Serve(service, options, credentials));
+  VRUN_ASSIGN(const int port, Serve(service, options, credentials));
+  std::unique_ptr<Door> door;
+  if (!options.door.empty()) {
+    // Whoever has started us waits for the cluster, not for its door.
+    auto opened = Door::Open(&loop, &members, options.door, AddressHere(options.listen, port), credentials.ca);
+    if (opened) {
+      door = *std::move(opened);
+    } else {
+      LogWarning("door {}: {}", Escape(options.door), opened.error().message());
+    }
+  }
   if (options.ready_fd >= 0) {
     (void)WriteAll(options.ready_fd, "ok\n");
     ::close(options.ready_fd);

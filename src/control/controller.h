@@ -19,6 +19,7 @@ struct ControllerOptions {
   std::string state_directory;         // vrun.db and its log, `people`, `address` (the HOST:PORT in use), `lock`
   std::string pki_directory;           // ca.pem, NAME.pem, NAME.key
   std::string authority;               // directory of ca.pem and ca.key, for machines that join; "": they cannot
+  std::string door;                    // socket for the users of this machine (door.h); "": none
   std::string name = "controller";     // subject name in the certificate
   std::vector<std::string> pools;      // pools that exist before any of their nodes has joined
   ContentTierOptions tier;             // the pool's S3 store

@@ -56,6 +56,8 @@ int main(int argc, char** argv) {
       ->required();
   controller_app->add_option("--authority", controller.authority,
                              "directory of ca.pem and ca.key, for machines that join by a token");
+  controller_app->add_option("--door", controller.door,
+                             "socket at which the users of this machine get a token each; needs --authority");
   controller_app->add_option("--pool", controller.pools,
                              "a pool that exists before a node of it has joined; may be repeated");
   controller_app->add_option("--scheduler-config", controller.scheduler_config,

@@ -2,6 +2,7 @@
 #include "people/members.h"
 
 #include <dirent.h>
+#include <sys/random.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -10,8 +11,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/files.h"
-#include "base/hash/digest.h"
-#include "base/hash/secret.h"
+#include "base/hash/blake3.h"
 #include "base/log.h"
 
 namespace vrun::people {
@@ -29,6 +29,8 @@ std::string Hex(std::string_view bytes) {
   }
   return text;
 }
+
+std::string DigestOf(const std::string& text) { return Hex(Blake3(text).view()); }
 
 bool IsHex(std::string_view text, size_t digits) {
   return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
@@ -71,18 +73,32 @@ std::string Members::Place(const char* kind, const std::string& role, const std:
 
 Result<std::string> Members::Invite(const v1::Invitation& invitation) const {
   if (!invitation.name().empty()) VRUN_TRY(CheckName(invitation.name()));
-  VRUN_ASSIGN(const std::string random, RandomSecret(kSecretBytes));
+  std::string random(kSecretBytes, '\0');
+  if (::getrandom(random.data(), random.size(), 0) != ssize_t{kSecretBytes}) return ErrnoError("random secret");
   std::string secret = Hex(random);
-  VRUN_TRY(MakeDirs(directory_ + "/invitations", 0700));
-  VRUN_TRY(WriteFileAtomic(directory_ + "/invitations/" + Sha256(secret).Hex(), invitation.SerializeAsString(), 0600));
+  const std::string place = directory_ + "/invitations/";
+  VRUN_TRY(MakeDirs(place, 0700));
+  VRUN_ASSIGN(const std::vector<std::string> open, Names(place));
+  for (const std::string& digest : open) {
+    const auto text = ReadFile(place + digest, kMostBytes);
+    v1::Invitation other;
+    if (text && other.ParseFromString(*text) && other.expires_us() <= WallMicros()) {
+      (void)::unlink((place + digest).c_str());
+    }
+  }
+  VRUN_TRY(WriteFileAtomic(place + DigestOf(secret), invitation.SerializeAsString(), 0600));
   return secret;
+}
+
+void Members::Withdraw(const std::string& secret) const {
+  (void)::unlink((directory_ + "/invitations/" + DigestOf(secret)).c_str());
 }
 
 Result<v1::Invitation> Members::Take(const std::string& secret, int64_t now_us,
                                      const std::function<Status(const v1::Invitation&)>& check) const {
   const Error refused(Code::kDenied, "the token is unknown, or was used before: ask for a new one");
   if (!IsHex(secret, kSecretDigits)) return refused;
-  const std::string place = directory_ + "/invitations/" + Sha256(secret).Hex();
+  const std::string place = directory_ + "/invitations/" + DigestOf(secret);
   const auto text = ReadFile(place, kMostBytes);
   v1::Invitation invitation;
   if (!text || !invitation.ParseFromString(*text)) return refused;
@@ -145,6 +161,8 @@ void Members::Audit(AuditEntry entry) const {
   if (!written && MakeDirs(directory_, 0700)) written = AppendAudit(audit_file(), entry);
   if (!written) LogError("audit: {}", written.error().message());
 }
+
+std::string AuthorityDigest(const std::string& ca_pem) { return DigestOf(ca_pem); }
 
 Result<Token> ParseToken(const std::string& text) {
   const Error bad(Code::kInvalid, "the token is not whole: it is HOST:PORT/, 64 digits, a dot and 32 digits");

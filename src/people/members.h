@@ -27,8 +27,9 @@ class Members {
   // Made, with mode 0700, when something is written first.
   explicit Members(std::string directory) : directory_(std::move(directory)) {}
 
-  // Returns the secret of the token, in hexadecimal digits. It is not kept.
+  // Returns the secret of the token, in hexadecimal digits. It is not kept. Forgets invitations that have ended.
   Result<std::string> Invite(const v1::Invitation& invitation) const;
+  void Withdraw(const std::string& secret) const;
   // Ends the invitation of this secret, and returns it; not when `check` refuses. kDenied: there is none, it was used
   // before, or it is too old.
   Result<v1::Invitation> Take(const std::string& secret, int64_t now_us,
@@ -64,6 +65,8 @@ struct Token {
   std::string secret;     // 32 digits
   std::string Text() const { return controller + "/" + authority + "." + secret; }
 };
+// BLAKE3 of the certificate's PEM text, in hexadecimal digits.
+std::string AuthorityDigest(const std::string& ca_pem);
 Result<Token> ParseToken(const std::string& text);
 
 // The host name of this machine up to its first dot, of characters that a certificate's name may have.

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <cstdint>
+#include <filesystem>
 #include <thread>
 
 #include "base/files.h"
@@ -49,6 +51,19 @@ TEST_F(MembersTest, ATokenIsGoodOnceAndUntilItsEnd) {
        {std::string(), std::string("../members"), std::string(32, 'a'), std::string(32, '/')}) {
     EXPECT_FALSE(members_.Take(wrong, 0, Fine)) << wrong;
   }
+}
+
+TEST_F(MembersTest, WhatHasEndedOrWasWithdrawnIsGone) {
+  const auto secret = members_.Invite(ForUser("anna", INT64_MAX));
+  ASSERT_TRUE(members_.Invite(ForUser("ended")));
+  ASSERT_TRUE(members_.Invite(ForUser("bob", INT64_MAX)));
+  members_.Withdraw(*secret);
+  EXPECT_FALSE(members_.Take(*secret, 0, Fine));
+  int left = 0;
+  for (const auto& file : std::filesystem::directory_iterator(directory_ + "/people/invitations")) {
+    left += file.is_regular_file();
+  }
+  EXPECT_EQ(left, 1);
 }
 
 TEST_F(MembersTest, ARefusedRequestDoesNotUseTheTokenUp) {

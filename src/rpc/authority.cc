@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/escape.h"
+#include "base/hash/blake3.h"
 #include "rpc/credentials.h"
 
 namespace vrun::rpc {
@@ -33,7 +34,7 @@ std::string Pem(X509* certificate) {
 
 }  // namespace
 
-Digest AuthorityDigest(const std::string& ca_pem) { return Sha256(ca_pem); }
+Digest AuthorityDigest(const std::string& ca_pem) { return Blake3(ca_pem); }
 
 Result<std::string> FetchAuthority(const std::string& address, const Digest& expected) {
   const std::string what = "controller at " + Escape(address);

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who belongs to a cluster: a second person logs in by a token, a node joins by one, both can be shut out."""
 import json
+import os
+import pathlib
+import pwd
 import re
+import shutil
+import subprocess
+import tempfile
 import time
 
 import pytest
-from cluster import wait_until
+from cluster import BIN, wait_until
 
 
 class Person:
@@ -135,3 +141,35 @@ def test_a_node_joins_by_a_token(own):
     wait_until("it is shut out", lambda: c.node_state("n2") != "ready", 60)
     wait_until("it knows why", lambda: "shut out" in log.read_text())
     assert c.sh("echo n1").stdout == "n1\n"
+
+
+def test_another_user_of_the_machine_types_vrun(own, monkeypatch):
+    nobody = pwd.getpwnam("nobody")
+    door = f"/run/vrun-test-{os.getpid()}.sock"
+    monkeypatch.setenv("VRUN_DOOR", door)
+    c = own()
+    home = pathlib.Path(tempfile.mkdtemp(prefix="vrun-nobody-", dir="/var/tmp"))
+    programs = home / "bin"
+    c.root.parent.chmod(0o755)
+    shutil.copytree(BIN, programs, symlinks=True, ignore=lambda d, names: [n for n in names if not re.match(r"v(run|ctl|batch)", n)])
+    (home / "config.toml").write_text(f'root = "{c.root}"\n')
+    subprocess.run(["chown", "-R", "nobody", home], check=True)
+    environment = {"VRUN_DIR": str(home), "VRUN_DOOR": door, "PATH": f"{programs}:/usr/bin:/bin", "HOME": str(home)}
+
+    def run(*words):
+        return subprocess.run(words, env=environment, user=nobody.pw_uid, group=nobody.pw_gid, extra_groups=[], cwd="/", text=True,
+                              capture_output=True, timeout=120)
+    try:
+        first = run("vrun", "-D", "/", "--", "id", "-u")
+        assert first.returncode == 0 and first.stdout == f"{nobody.pw_uid}\n", first
+        assert "you are nobody@" in first.stderr
+        second = run("vrun", "-D", "/", "--", "echo", "again")
+        assert (second.returncode, second.stdout, second.stderr) == (0, "again\n", "")
+        assert [u["user"] for u in c.json("user", "list")["users"]] == ["nobody"]
+        for place in ("pki", "state"):   # the cluster's own are not for him
+            assert run("ls", str(c.directory / "home" / place)).returncode != 0
+        c.vctl("user", "revoke", "nobody")
+        assert "shut out" in run("vbatch", "true").stderr
+    finally:
+        run("vctl", "down", "--all")
+        shutil.rmtree(home, ignore_errors=True)

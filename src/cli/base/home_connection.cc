@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <optional>
 
 #include "base/escape.h"
 #include "cli/base/daemon_process.h"
+#include "cli/base/login.h"
 #include "cli/base/table.h"
 
 namespace vrun::cli {
@@ -64,6 +66,14 @@ Result<UniqueFd> HomeConnection::ConnectOrStart(int interrupt_fd) const {
   spec.log_file = places_.log_dir + "/home.log";
   spec.interrupt_fd = interrupt_fd;
   auto config = ReadConfig(places_.config_file);
+  if (config ? config->controller.empty() : config.error().code() == Code::kNotFound) {
+    VRUN_ASSIGN(const std::optional<LoggedIn> here, LogInHere(places_));
+    if (here) {
+      std::fprintf(stderr, "%s: you are %s in the cluster of this machine\n", program_invocation_short_name,
+                   Escape(here->name).c_str());
+      config = ReadConfig(places_.config_file);
+    }
+  }
   if (config) {
     if (config->root != "/") spec.arguments.insert(spec.arguments.end(), {"--root", config->root});
   } else if (config.error().code() != Code::kNotFound) {

@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "cli/base/home_connection.h"
 #include "cli/base/json.h"
+#include "cli/base/login.h"
 #include "cli/base/table.h"
 #include "cli/base/values.h"
 #include "cli/ctl/ctl.h"
@@ -248,6 +249,9 @@ Result<std::string> TokenOf(const std::string& word) {
 Result<int> RunLogin(const CtlInvocation& invocation) {
   VRUN_ASSIGN(const std::string token, TokenOf(invocation.words.operands[0]));
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
+  if (FindController(home.places())) {
+    return Error(Code::kExists, "this user has a cluster of his own here: set VRUN_DIR to another directory");
+  }
   VRUN_ASSIGN(const LoggedIn logged_in, LogIn(home.places(), token, invocation.Value(kName).value_or("")));
   if (invocation.json()) {
     JsonWriter json;

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/files.h"
+#include "cli/base/login.h"
 #include "cli/base/values.h"
 #include "cli/host/host_facts.h"
 #include "cli/request/job_command.h"
@@ -211,6 +212,10 @@ class Up {
                       places_.pki_dir,
                       "--scheduler-config",
                       places_.config_dir + "/scheduler.toml"};
+    // Others trust only a door that root has opened.
+    if (const std::string door = DoorPath(); !door.empty() && ::geteuid() == 0) {
+      spec.arguments.insert(spec.arguments.end(), {"--door", door});
+    }
     if (!config_.s3_bucket.empty()) {
       spec.arguments.insert(spec.arguments.end(),
                             {"--s3-bucket", config_.s3_bucket, "--s3-credentials", config_.s3_credentials});

@@ -7,12 +7,8 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
-#include <cstdlib>
-
 #include "base/escape.h"
 #include "base/files.h"
-#include "base/hash/digest.h"
-#include "cli/base/daemon_process.h"
 #include "cli/host/local_cluster.h"
 #include "cli/request/job_command.h"
 
@@ -42,14 +38,6 @@ std::string FirstAddress() {
   }
   ::freeifaddrs(all);
   return found;
-}
-
-// NAME=VALUE lines of the file that `vrund join` writes.
-std::string ValueOf(const std::string& text, const std::string& name) {
-  const size_t at = ("\n" + text).find("\n" + name + "=");
-  if (at == std::string::npos) return "";
-  const size_t begin = at + name.size() + 1;
-  return text.substr(begin, text.find('\n', begin) - begin);
 }
 
 }  // namespace
@@ -82,42 +70,8 @@ Result<Invited> Invite(const Places& places, v1::Invitation invitation, const st
   invited.here_only = IsLoopback(address.host);
   VRUN_ASSIGN(invited.token.secret, here.members().Invite(invitation));
   invited.token.controller = DialAddress(address);
-  invited.token.authority = Sha256(ca).Hex();
+  invited.token.authority = people::AuthorityDigest(ca);
   return invited;
-}
-
-Result<LoggedIn> LogIn(const Places& places, const std::string& token, const std::string& machine) {
-  VRUN_ASSIGN(const people::Token parsed, people::ParseToken(token));
-  Config config;
-  if (auto there = ReadConfig(places.config_file)) {
-    config = *std::move(there);
-  } else if (there.error().code() != Code::kNotFound) {
-    return std::move(there).error();
-  }
-  if (!config.controller.empty() && config.controller != parsed.controller) {
-    return Error(Code::kExists, Escape(places.config_file) + " names the controller " + Escape(config.controller) +
-                                    ": remove the file, or set VRUN_DIR to another directory");
-  }
-  if (PathExists(ClusterFiles(places).listen_file())) {
-    return Error(Code::kExists, "this user has a cluster of his own here: set VRUN_DIR to another directory");
-  }
-  VRUN_TRY(MakePlaces(places, ::geteuid()));
-  VRUN_TRY(MakeDirs(places.pki_dir, 0700));
-  const std::string directory = places.pki_dir + "/home";
-  VRUN_ASSIGN(const std::string vrund, FindProgram("vrund"));
-  // Not among the arguments, which all users of this machine may read.
-  ::setenv("VRUN_JOIN_TOKEN", token.c_str(), 1);
-  const Status joined = RunHelper({vrund, "join", "--dir", directory, "--role", "home", "--name",
-                                   machine.empty() ? people::MachineName() : machine});
-  ::unsetenv("VRUN_JOIN_TOKEN");
-  if (!joined) return joined.error();
-  VRUN_ASSIGN(const std::string text, ReadFile(directory + "/joined", 65536));
-  config.controller = ValueOf(text, "controller");
-  config.snapshots = ValueOf(text, "snapshots");
-  config.credentials = directory;
-  config.credentials_name = ValueOf(text, "name");
-  VRUN_TRY(WriteConfig(places.config_file, config));
-  return LoggedIn{config.controller, config.credentials_name};
 }
 
 }  // namespace vrun::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may use the cluster of this machine's controller, and this machine as a member of another one.
+// Who may use the cluster of this machine's controller.
 #pragma once
 
 #include <optional>
@@ -28,12 +28,5 @@ struct Invited {
 // `controller`: the HOST:PORT that others dial; "": as it listens, with the first address of this machine if that is
 // all of them.
 Result<Invited> Invite(const Places& places, v1::Invitation invitation, const std::string& controller);
-
-struct LoggedIn {
-  std::string controller;
-  std::string name;  // USER@HOST
-};
-// This user's runs go to the cluster of the token from now on. kExists: they go to another one.
-Result<LoggedIn> LogIn(const Places& places, const std::string& token, const std::string& machine);
 
 }  // namespace vrun::cli

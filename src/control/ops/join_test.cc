@@ -100,8 +100,8 @@ TEST_F(JoinTest, AStrangerWithTheDigestGetsTheAuthorityAndMayCallWhatIsOpen) {
   const auto fetched = rpc::FetchAuthority(address, rpc::AuthorityDigest(ca));
   ASSERT_TRUE(fetched) << fetched.error().message();
   EXPECT_EQ(*fetched, ca);
-  EXPECT_EQ(rpc::FetchAuthority(address, Sha256("another")).error().code(), Code::kDenied);
-  EXPECT_EQ(rpc::FetchAuthority("127.0.0.1:1", Sha256("nobody")).error().code(), Code::kUnavailable);
+  EXPECT_EQ(rpc::FetchAuthority(address, Digest{}).error().code(), Code::kDenied);
+  EXPECT_EQ(rpc::FetchAuthority("127.0.0.1:1", Digest{}).error().code(), Code::kUnavailable);
 
   const auto call = [&](const rpc::Credentials& mine, const std::string& method) -> Result<std::string> {
     auto channel = rpc::Channel::Dial(address, mine, "controller");
