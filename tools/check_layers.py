@@ -50,7 +50,7 @@ ROOMS = {
              "runs", "runs/pod", "runs/gang", "clients", "."],
     "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "task", "agent"],
     "control": ["store", "tier", "places", "gpus", "journal", "state", "state/arrays", "state/gpus", "ops", "duties", "."],
-    "cli": ["base", "array", "request", "gpus", "host", "run", "ctl", "."],
+    "cli": ["base", "array", "request", "gpus", "host", "run", "ctl", "people", "."],
 }
 TESTING = "testing"
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z0-9_]+)/((?:[a-z0-9_]+/)*)[a-z0-9_]+\.h"')

@@ -10,13 +10,13 @@
 
 #include "base/clock.h"
 #include "base/escape.h"
-#include "base/file_lock.h"
 #include "base/files.h"
 #include "base/hash/blake3.h"
 #include "base/hash/digest.h"
 #include "base/hash/secret.h"
 #include "base/id_map.h"
 #include "base/io/event_loop.h"
+#include "base/io/file_lock.h"
 #include "base/io/message_socket.h"
 
 namespace vrun {

@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include "base/escape.h"
-#include "base/file_lock.h"
 #include "base/files.h"
 #include "base/io/event_loop.h"
+#include "base/io/file_lock.h"
 #include "base/log.h"
 #include "home/links/home_id.h"
 #include "rpc/credentials.h"

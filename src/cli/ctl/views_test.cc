@@ -8,13 +8,13 @@
 #include "cli/base/daemon_process.h"
 #include "cli/base/exit_status.h"
 #include "cli/base/json.h"
-#include "cli/base/progress_line.h"
 #include "cli/base/table.h"
 #include "cli/ctl/job_view.h"
 #include "cli/gpus/gpu_view.h"
 #include "cli/host/host_facts.h"
 #include "cli/host/local_cluster.h"
 #include "cli/run/explain_io.h"
+#include "cli/run/progress_line.h"
 #include "cli/run/status_json.h"
 
 namespace vrun::cli {

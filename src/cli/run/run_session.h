@@ -17,8 +17,8 @@
 #include "base/io/message_socket.h"
 #include "base/io/stream_progress.h"
 #include "cli/base/home_connection.h"
-#include "cli/base/progress_line.h"
 #include "cli/base/terminal.h"
+#include "cli/run/progress_line.h"
 
 namespace vrun::cli {
 

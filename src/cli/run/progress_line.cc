@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/base/progress_line.h"
+#include "cli/run/progress_line.h"
 
 #include "base/files.h"
 #include "cli/base/table.h"

@@ -13,7 +13,7 @@
 #include "cli/base/table.h"
 #include "cli/base/values.h"
 #include "cli/ctl/ctl.h"
-#include "cli/host/membership.h"
+#include "cli/people/membership.h"
 #include "cli/request/job_command.h"
 
 namespace vrun::cli {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/file_lock.h"
+#include "base/io/file_lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

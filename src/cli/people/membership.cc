@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/host/membership.h"
+#include "cli/people/membership.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
