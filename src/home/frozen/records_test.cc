@@ -4,9 +4,14 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <filesystem>
+#include <future>
+#include <vector>
 
 #include "base/files.h"
+#include "base/io/event_loop.h"
+#include "home/frozen/record_sync.h"
 #include "home/testing/test_directory.h"
 
 namespace vrun::home {
@@ -73,6 +78,27 @@ TEST_F(RecordsTest, WhatIsRemovedMeanwhileIsMadeAgain) {
   ASSERT_TRUE(records_.Put("5", "a"));
   EXPECT_EQ(Read("5"), "a");
   EXPECT_TRUE(records_.Sync());
+}
+
+TEST(RecordSync, ThoseThatComeDuringAFlushShareTheNextOne) {
+  EventLoop loop;
+  std::promise<void> gate;
+  std::atomic<int> flushes = 0;
+  RecordSync sync(&loop, [&]() -> Status {
+    if (++flushes == 1) gate.get_future().wait();
+    return flushes < 3 ? Status() : Status(Error(Code::kInternal, "the disk refuses"));
+  });
+  std::vector<int> done;
+  for (int i = 0; i < 4; ++i) sync.Then([&done, i] { done.push_back(i); });
+  loop.RunOnce(0);
+  EXPECT_TRUE(done.empty());
+  gate.set_value();
+  while (done.size() < 4) loop.RunOnce(1000);
+  EXPECT_EQ(done, (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(flushes, 2);
+  // Nobody waits forever.
+  sync.Then([&done] { done.push_back(4); });
+  while (done.size() < 5) loop.RunOnce(1000);
 }
 
 }  // namespace
