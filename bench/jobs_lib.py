@@ -2,7 +2,6 @@
 """What the benchmarks of jobs share: a cluster and Slurm beside it, commands of many clients."""
 import concurrent.futures
 import contextlib
-import pathlib
 import tempfile
 import time
 
@@ -19,11 +18,11 @@ LONG = 600   # seconds: nothing here takes longer
 def both(cluster=None, slurm=None):
     """(our cluster, Slurm), each made with these options."""
     with tempfile.TemporaryDirectory(prefix="vrun-bench-", dir="/var/tmp") as name, daemons() as start:
-        d = pathlib.Path(name)
-        (d / "slurm").mkdir()
-        c = Cluster(miniroot.make(d / "root", with_python=False), **(cluster or {}))
+        d = lib.Directory(name)
+        slurms = d.make(d.path / "slurm")
+        c = Cluster(miniroot.make(d.make(d.path / "root"), with_python=False), directory=d.make(d.path / "ours"), **(cluster or {}))
         try:
-            yield c, Slurm(start, d / "slurm", **(slurm or {}))
+            yield c, Slurm(start, slurms, **(slurm or {}))
         finally:
             c.close()
 

@@ -33,7 +33,7 @@ SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 SchedulerType=sched/backfill
 MaxArraySize=100001
-MaxJobCount=200000
+MaxJobCount=1000000
 MinJobAge=10
 ReturnToService=2
 {more}

@@ -142,6 +142,7 @@ Status PwriteAll(int fd, std::string_view data, uint64_t offset) {
 }
 
 Status MakeDirs(const std::string& path, mode_t mode) {
+  if (::mkdir(path.c_str(), mode) == 0 || errno == EEXIST) return {};
   for (size_t i = 1; i <= path.size(); ++i) {
     if (i < path.size() && path[i] != '/') continue;
     std::string prefix = path.substr(0, i);

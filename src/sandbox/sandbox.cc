@@ -105,10 +105,15 @@ constexpr Step kSteps[] = {
 
 Status Builder::MakeDirectories() {
   if (::chdir(spec.directory.c_str()) != 0) return ErrnoError("enter " + Escape(spec.directory));
-  for (const char* name : {"upper", "work", "lower", "apart", "tmp"}) {
-    if (::mkdir(name, 0700) != 0 && errno != EEXIST) return ErrnoError(std::string("mkdir ") + name);
-  }
   const bool of_the_upper = !spec.live_root && !IsLink(views.whole.get(), "tmp");
+  const std::pair<const char*, bool> directories[] = {{"upper", !spec.live_root},
+                                                      {"work", !spec.live_root},
+                                                      {"lower", !spec.live_root},
+                                                      {"apart", static_cast<bool>(views.apart)},
+                                                      {"tmp", !of_the_upper}};
+  for (const auto& [name, needed] : directories) {
+    if (needed && ::mkdir(name, 0700) != 0 && errno != EEXIST) return ErrnoError(std::string("mkdir ") + name);
+  }
   if (of_the_upper) VRUN_TRY(MakeTmpOfTheUpper());
   const char* tmp = of_the_upper ? "upper/tmp" : "tmp";
   if (::lchown(tmp, spec.ids.base(), spec.ids.base()) != 0) return ErrnoError("chown tmp");
@@ -489,8 +494,9 @@ void ForgetForeignMounts() {
   struct statx apart {};
   char cwd[PATH_MAX];
   if (!mounts || ::getcwd(cwd, sizeof cwd) == nullptr) return;
-  if (::statx(AT_FDCWD, "lower", AT_NO_AUTOMOUNT, STATX_MNT_ID, &lower) != 0) return;
-  if (::statx(AT_FDCWD, "apart", AT_NO_AUTOMOUNT, STATX_MNT_ID, &apart) != 0) return;
+  // Not all sandboxes have them; no mount has the id 0.
+  if (::statx(AT_FDCWD, "lower", AT_NO_AUTOMOUNT, STATX_MNT_ID, &lower) != 0) lower.stx_mnt_id = 0;
+  if (::statx(AT_FDCWD, "apart", AT_NO_AUTOMOUNT, STATX_MNT_ID, &apart) != 0) apart.stx_mnt_id = 0;
   std::string directory = std::string(cwd) + "/";
   std::istringstream lines(*mounts);
   for (std::string line; std::getline(lines, line);) {

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """vbatch: scripts, output files, and what they say of an end."""
 import concurrent.futures
+import os
+import signal
 import subprocess
 
-from cluster import BIN
+from cluster import BIN, wait_until
 
 
 def submit(cluster, *args, **kw):
@@ -107,3 +109,22 @@ def test_a_command_that_is_not_there_is_refused_at_once(cluster):
         r = cluster.run("vbatch", "-D", "/root", command)
         assert (r.returncode, r.stdout, r.stderr) == (status, "", f"vbatch: {said}\n")
     assert len(cluster.json("jobs", "--all")["jobs"]) == jobs
+
+
+def test_jobs_submitted_together_survive_a_kill_of_home_and_controller_and_see_what_was_there(sturdy):
+    c = sturdy()
+    clients = 12
+    for i in range(clients):
+        (c.root / f"root/in-{i}").write_text(f"before {i}\n")
+    with concurrent.futures.ThreadPoolExecutor(clients) as threads:
+        jobs = list(threads.map(lambda i: submit(c, "--begin", "now+3", "--", "sh", "-c", f"cat in-{i}; echo *-late"),
+                                range(clients)))
+    pids = [c.pid_of(name) for name in ("home", "controller")]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    (c.root / "root/too-late").touch()
+    wait_until("both have ended", lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+    c.up()
+    for i, job in enumerate(jobs):
+        assert c.run("vctl", "wait", job).returncode == 0, c.vctl("job", job).stdout
+        assert (c.root / f"root/vrun-{job}.out").read_text() == f"before {i}\n*-late\n"

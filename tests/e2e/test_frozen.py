@@ -342,10 +342,9 @@ def test_what_a_job_renames_and_links_comes_home_whatever_home_did(sturdy):
 
 
 class BusyDisk:
-    """The record of the next job's root does not get to the disk: home waits for whoever reads this pipe."""
-    def __init__(self, cluster, job):
-        jobs = cluster.home_state / "frozen/jobs"
-        self.pipe = jobs / f"{job}.tmp.{cluster.pid_of('home')}"   # as WriteFileAtomic names it
+    """The record of the next root that nobody has seen yet does not get to the disk: home waits for whoever reads this pipe."""
+    def __init__(self, cluster):
+        self.pipe = cluster.home_state / "frozen/common.new"   # as home/frozen/records.cc names it
 
     def __enter__(self):
         os.mkfifo(self.pipe)
@@ -362,14 +361,14 @@ def test_a_job_that_is_over_before_its_tree_is_on_the_disk_ends_well(sturdy):
     c = sturdy()
     first = submit(c, "--", "true")
     c.vctl("wait", first)
-    with BusyDisk(c, first + 1) as disk:
+    with BusyDisk(c) as disk:
         (c.root / "root/f").write_text("as it was")
         job = submit(c, "--", "cat", "/root/f")
         c.vctl("wait", job)
         assert disk.pipe.is_fifo()
         assert c.json("job", job)["state"] == "COMPLETED"
         assert output(c, job) == "as it was"
-    wait_until("nothing of it is left", lambda: not list(disk.pipe.parent.iterdir()))
+    wait_until("nothing of it is left", lambda: not list((c.home_state / "frozen/jobs").iterdir()))
     # Home goes on.
     last = submit(c, "--", "cat", "/root/f")
     c.vctl("wait", last)
@@ -381,7 +380,8 @@ def test_home_is_killed_before_the_tree_is_on_the_disk(sturdy):
     c = sturdy(node_options=GPUS)
     holder = submit(c, "-G", "2", "--", "sleep", "300")
     wait_for(c, holder, "RUNNING")
-    with BusyDisk(c, holder + 1) as disk:
+    (c.root / "root/f").write_text("a root of its own")
+    with BusyDisk(c) as disk:
         job = submit(c, "-G", "2", "--", "true")   # answered nevertheless
         assert job == holder + 1 and disk.pipe.is_fifo()
         end_home(c, signal.SIGKILL)

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -87,11 +88,19 @@ FrozenRoots::FrozenRoots(EventLoop* loop, RootTree* tree, TreeTable* table, Froz
       table_(table),
       files_(files),
       directory_(std::move(directory)),
-      enabled_(FreezeWanted()) {}
+      enabled_(FreezeWanted()),
+      records_(directory_ + "/jobs", directory_ + "/common") {}
 
 // Pending writes are completed: the next home needs them.
 FrozenRoots::~FrozenRoots() {
   *alive_ = false;
+  loop_->Cancel(sweep_);
+  if (jobs_.empty()) {
+    writer_.Post([this] {
+      latest_.reset();
+      Sweep();
+    });
+  }
   writer_.Drain();
 }
 
@@ -107,18 +116,78 @@ Status FrozenRoots::OpenStore() {
   return {};
 }
 
-Status FrozenRoots::Write(uint64_t job, const tree::Tree& tree, const std::string& record) {
+Status FrozenRoots::PutTree(const tree::Tree& tree) {
   VRUN_TRY(OpenStore());
-  VRUN_TRY(PutDirectories(*tree.directory, store_.get(), &stored_));
-  VRUN_TRY(store::MakeDurable(directory_ + "/store", {}));
-  return WriteFileAtomic(PathOf(job), record, 0600);
+  latest_ = tree.directory;
+  if (stored_.contains(tree.directory->digest())) return {};
+  synced_ = false;
+  return PutDirectories(*tree.directory, store_.get(), &stored_);
 }
 
-void FrozenRoots::Sweep(const std::vector<tree::DirectoryPtr>& needed) {
+void FrozenRoots::Write(Unwritten unwritten) {
+  bool first;
+  {
+    MutexLock lock(mutex_);
+    first = unwritten_.empty();
+    unwritten_.push_back(std::move(unwritten));
+  }
+  if (first) writer_.Post([this] { WriteAllUnwritten(); });
+}
+
+// A record is written after its tree is on disk.
+void FrozenRoots::WriteAllUnwritten() {
+  std::vector<Unwritten> all;
+  {
+    MutexLock lock(mutex_);
+    all.swap(unwritten_);
+  }
+  std::vector<Status> written;
+  for (const Unwritten& one : all) written.push_back(PutTree(*one.tree));
+  Status synced;
+  if (store_ && !synced_) synced = store::MakeDurable(directory_ + "/store", {});
+  if (store_) synced_ = synced.has_value();
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!written[i]) continue;
+    const Unwritten& one = all[i];
+    if (!synced) {
+      written[i] = synced;
+    } else {
+      written[i] = one.job == 0 ? records_.Prepare(one.record) : records_.Put(std::to_string(one.job), one.record);
+    }
+  }
+  if (synced) synced = records_.Sync();
+  std::vector<std::function<void()>> done;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (written[i] && !synced) written[i] = synced;
+    if (all[i].written) {
+      all[i].written(written[i]);
+    } else if (!written[i] && all[i].job != 0) {
+      LogWarning("the root of job {} as it is now will not survive the end of home: {}", all[i].job,
+                 written[i].error().message());
+    }
+    if (all[i].done) done.push_back(std::move(all[i].done));
+  }
+  if (done.empty()) return;
+  loop_->Post([alive = alive_, done = std::move(done)] {
+    for (const auto& call : done) {
+      if (*alive) call();
+    }
+  });
+}
+
+void FrozenRoots::Sweep() {
+  std::set<tree::DirectoryPtr> needed;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [job, directory] : live_) needed.insert(directory);
+  }
+  if (latest_) needed.insert(latest_);
   if (needed.empty()) {
     store_.reset();
     stored_.clear();
+    synced_ = false;
     (void)RemoveTree(directory_ + "/store");
+    for (const char* name : {"/common", "/begun"}) ::unlink((directory_ + name).c_str());
     return;
   }
   std::set<Digest> digests;
@@ -203,14 +272,25 @@ void FrozenRoots::Hold(uint64_t job, tree::TreePtr tree) {
   // Make the new claims before dropping the old ones, since they share most files.
   kept.pin = table_->Add(tree, kept.exposed);
   kept.hold = files_->Freeze(tree, kept.first, std::move(kept.hold));
-  kept.tree = std::move(tree);
+  SetTree(job, std::move(tree));
+}
+
+void FrozenRoots::SetTree(uint64_t job, tree::TreePtr tree) {
+  MutexLock lock(mutex_);
+  live_[job] = tree->directory;
+  jobs_[job].tree = std::move(tree);
 }
 
 void FrozenRoots::Begin(uint64_t job) {
+  // A further name of an empty file: a file of its own would be replaced soon.
+  const std::string path = PathOf(job), begun = directory_ + "/begun";
+  const auto link = [&] { return ::link(begun.c_str(), path.c_str()) == 0 || errno == EEXIST; };
+  if (link()) return;
   Status made = MakeDirs(directory_ + "/jobs", 0700);
-  auto begun = made ? OpenFile(PathOf(job), O_WRONLY | O_CREAT, 0600) : Result<UniqueFd>(made.error());
-  if (!begun)
-    LogWarning("the root of job {} as it is now will not survive the end of home: {}", job, begun.error().message());
+  if (made && OpenFile(begun, O_WRONLY | O_CREAT, 0600) && link()) return;
+  auto opened = made ? OpenFile(path, O_WRONLY | O_CREAT, 0600) : Result<UniqueFd>(made.error());
+  if (!opened)
+    LogWarning("the root of job {} as it is now will not survive the end of home: {}", job, opened.error().message());
 }
 
 bool FrozenRoots::Begun(uint64_t job) const { return Has(job) || PathExists(PathOf(job)); }
@@ -231,7 +311,7 @@ void FrozenRoots::AddShort(uint64_t job, tree::TreePtr tree, std::vector<std::st
   kept.first = std::move(first);
   kept.pin = table_->Add(tree, kept.exposed);
   kept.hold = files_->FreezeFirst(tree, kept.first);
-  kept.tree = std::move(tree);
+  SetTree(job, std::move(tree));
   After(kHeldMicros, job, [this, job, tree = kept.tree] { Hold(job, tree); });
   After(kWrittenMicros, job, [this, job] { WriteLater(job, nullptr); });
 }
@@ -241,7 +321,7 @@ void FrozenRoots::Share(uint64_t job, uint64_t from) {
   Job& kept = jobs_[job];
   kept.exposed = shared.exposed;
   kept.first = shared.first;
-  kept.tree = shared.tree;
+  SetTree(job, shared.tree);
   kept.hold = shared.hold;
   kept.pin = table_->Add(kept.tree, kept.exposed);
   // After the tree of `from` was written. A later record replaces the name only.
@@ -262,17 +342,13 @@ void FrozenRoots::After(int64_t micros, uint64_t job, std::function<void()> done
 
 void FrozenRoots::WriteLater(uint64_t job, std::function<void()> durable) {
   const Job& kept = jobs_.at(job);
-  writer_.Post([this, job, tree = kept.tree, record = RecordOf(*kept.tree, kept.exposed, kept.first),
-                durable = std::move(durable)] {
-    if (Status written = Write(job, *tree, record); !written) {
-      LogWarning("the root of job {} as it is now will not survive the end of home: {}", job,
-                 written.error().message());
-    }
-    if (!durable) return;
-    loop_->Post([alive = alive_, durable] {
-      if (*alive) durable();
-    });
-  });
+  Write({job, kept.tree, RecordOf(*kept.tree, kept.exposed, kept.first), nullptr, std::move(durable)});
+}
+
+void FrozenRoots::Prepare(tree::TreePtr tree, const std::vector<std::string>& exposed,
+                          const std::vector<std::string>& first) {
+  std::string record = RecordOf(*tree, exposed, first);
+  Write({0, std::move(tree), std::move(record), nullptr, nullptr});
 }
 
 Result<FrozenRoots::Found> FrozenRoots::Find(uint64_t job) const {
@@ -282,14 +358,18 @@ Result<FrozenRoots::Found> FrozenRoots::Find(uint64_t job) const {
 }
 
 std::function<void(const std::string&)> FrozenRoots::Recorder(uint64_t job) {
-  (void)MakeDirs(directory_ + "/jobs", 0700);
-  auto opened = OpenFile(PathOf(job) + ".wrote", O_WRONLY | O_CREAT | O_APPEND, 0600);
-  if (!opened) {
-    LogWarning("the next attempt of job {} will not see its writes: {}", job, opened.error().message());
-    return nullptr;
-  }
-  return [fd = std::make_shared<UniqueFd>(*std::move(opened)), job](const std::string& path) {
-    if (Status written = WriteAll(fd->get(), path + '\0'); !written) {
+  struct List {
+    Mutex mutex;
+    std::optional<Result<UniqueFd>> file VRUN_GUARDED_BY(mutex);
+  };
+  return [list = std::make_shared<List>(), job, name = PathOf(job) + ".wrote"](const std::string& path) {
+    MutexLock lock(list->mutex);
+    if (!list->file) {  // many jobs write nothing
+      (void)MakeDirs(name.substr(0, name.rfind('/')), 0700);
+      list->file = OpenFile(name, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    }
+    const Result<UniqueFd>& file = *list->file;
+    if (Status written = file ? WriteAll(file->get(), path + '\0') : Status(file.error()); !written) {
       LogWarning("job {}: {} will not be seen by its next attempt: {}", job, Escape(path), written.error().message());
     }
   };
@@ -307,40 +387,49 @@ void FrozenRoots::Next(uint64_t job, std::function<void(Result<tree::TreePtr>)> 
   std::string all;
   for (const std::string& path : paths) all += path + '\0';
   if (Status moved = WriteFileAtomic(taken, all, 0600); moved) ::unlink(list.c_str());
-  tree_->Current(it->second.exposed, [this, job, taken, paths = std::move(paths),
-                                      done = std::move(done)](Result<tree::TreePtr> now) {
-    const auto it = jobs_.find(job);
-    if (it == jobs_.end()) return done(NoTree(job));
-    if (!now) return done(std::move(now));
-    auto next = tree::Graft(it->second.tree, **now, paths);
-    if (!next) return done(std::move(next));
-    Hold(job, *next);
-    // Remove the list before anything is added to it; otherwise later changes of home to these names would be included
-    // too.
-    writer_.Post([this, job, tree = *next, taken, record = RecordOf(**next, it->second.exposed, it->second.first),
-                  done = std::move(done)]() mutable {
-      if (Status written = Write(job, *tree, record); written) {
-        ::unlink(taken.c_str());
-      } else {
-        LogWarning("the next attempt of job {} will not see its writes if home restarts: {}", job,
-                   written.error().message());
-      }
-      loop_->Post([alive = alive_, done = std::move(done), tree = std::move(tree)] {
-        if (*alive) done(tree);
-      });
-    });
-  });
+  tree_->Current(it->second.exposed,
+                 [this, job, taken, paths = std::move(paths), done = std::move(done)](Result<tree::TreePtr> now) {
+                   const auto it = jobs_.find(job);
+                   if (it == jobs_.end()) return done(NoTree(job));
+                   if (!now) return done(std::move(now));
+                   auto next = tree::Graft(it->second.tree, **now, paths);
+                   if (!next) return done(std::move(next));
+                   Hold(job, *next);
+                   // Remove the list before anything is added to it; otherwise later changes of home to these names
+                   // would be included too.
+                   const auto written = [job, taken](const Status& status) {
+                     if (status) {
+                       ::unlink(taken.c_str());
+                     } else {
+                       LogWarning("the next attempt of job {} will not see its writes if home restarts: {}", job,
+                                  status.error().message());
+                     }
+                   };
+                   Write({job, *next, RecordOf(**next, it->second.exposed, it->second.first), written,
+                          [done = std::move(done), tree = *next] { done(tree); }});
+                 });
 }
 
 void FrozenRoots::Forget(uint64_t job) {
   const bool known = jobs_.erase(job) > 0;
-  std::vector<tree::DirectoryPtr> needed;
-  for (const auto& [other, kept] : jobs_) needed.push_back(kept.tree->directory);
-  writer_.Post([this, job, needed = std::move(needed)] {
+  if (known) {
+    MutexLock lock(mutex_);
+    live_.erase(job);
+  }
+  writer_.Post([this, job] {
     for (const char* suffix : {"", ".wrote", ".wrote.taken"}) ::unlink((PathOf(job) + suffix).c_str());
-    Sweep(needed);
   });
+  SweepLater();
   if (known) files_->DropUnclaimed();
+}
+
+// Not at the end of each job: all directories are looked at.
+void FrozenRoots::SweepLater() {
+  if (sweep_ != 0) return;
+  sweep_ = loop_->After(kSweepMicros, [this] {
+    sweep_ = 0;
+    writer_.Post([this] { Sweep(); });
+  });
 }
 
 std::string FrozenRoots::Describe(uint64_t job) const {

@@ -3,11 +3,12 @@
 // on home's disk and holds their content (frozen_files.h), from submission to the end of the job, across restarts of
 // home.
 //
-// Freezing does not delay the submission: the tree is written in the background. If home dies before that, the tree is
-// lost and Find reports it; a job for which Begin was called then fails.
+// Freezing does not block the loop: the tree is written in the background, for many jobs at a time. If home dies before
+// that, the tree is lost and Find reports it; a job for which Begin was called then fails.
 //
-// On disk, below the directory: jobs/JOB (proto/frozen.proto; empty: begun), jobs/JOB.wrote (NUL-terminated paths),
-// store/ (the directories of all trees, each once), content/ (kept_content.h).
+// On disk, below the directory: jobs/JOB (proto/frozen.proto; empty: begun), common and begun (further names of the
+// latest of these), jobs/JOB.wrote
+// (NUL-terminated paths), store/ (the directories of all trees, each once), content/ (kept_content.h).
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,9 @@
 #include "base/io/event_loop.h"
 #include "base/io/work_queue.h"
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "home/frozen/frozen_files.h"
+#include "home/frozen/records.h"
 #include "home/root/tree_table.h"
 #include "store/store.h"
 #include "tree/tree.h"
@@ -49,6 +52,8 @@ class FrozenRoots {
   bool enabled() const { return enabled_; }
   // Announces that Add will give this job a tree. As durable as the file system makes a new name.
   void Begin(uint64_t job);
+  // A job will be added with these soon: what it needs on disk is written already, while the controller is asked.
+  void Prepare(tree::TreePtr tree, const std::vector<std::string>& exposed, const std::vector<std::string>& first);
   // Also true for a job whose tree was lost with an earlier home.
   bool Begun(uint64_t job) const;
   // Home has appended to a file. Any thread.
@@ -88,7 +93,7 @@ class FrozenRoots {
   std::string Describe(uint64_t job) const;
 
  private:
-  static constexpr int64_t kHeldMicros = 250'000, kWrittenMicros = 2'000'000;
+  static constexpr int64_t kHeldMicros = 250'000, kWrittenMicros = 2'000'000, kSweepMicros = 2'000'000;
   struct Job {
     tree::TreePtr tree;
     std::vector<std::string> exposed;
@@ -99,15 +104,27 @@ class FrozenRoots {
   };
   std::string PathOf(uint64_t job) const { return directory_ + "/jobs/" + std::to_string(job); }
   void Hold(uint64_t job, tree::TreePtr tree);
+  void SetTree(uint64_t job, tree::TreePtr tree);
   void WriteLater(uint64_t job, std::function<void()> durable);
+  // What is to be on disk. Many are written together, since the disk is what costs.
+  struct Unwritten {
+    uint64_t job = 0;  // 0: there is none yet
+    tree::TreePtr tree;
+    std::string record;
+    std::function<void(const Status& written)> written;  // on the writer; null: a failure is logged
+    std::function<void()> done;                          // on the loop; may be null
+  };
+  void Write(Unwritten unwritten);
   // Runs `done` only if the job still has this tree.
   void After(int64_t micros, uint64_t job, std::function<void()> done);
+  void SweepLater();
   Status RecallOne(uint64_t job);
   Result<tree::DirectoryPtr> LoadDirectory(const Digest& digest, int depth);
   // On the writer.
   Status OpenStore();
-  Status Write(uint64_t job, const tree::Tree& tree, const std::string& record);
-  void Sweep(const std::vector<tree::DirectoryPtr>& needed);
+  Status PutTree(const tree::Tree& tree);
+  void WriteAllUnwritten();
+  void Sweep();
 
   EventLoop* const loop_;
   RootTree* const tree_;
@@ -120,9 +137,18 @@ class FrozenRoots {
   std::vector<uint64_t> lost_;                   // recalled jobs whose trees are missing
   std::map<Digest, tree::DirectoryPtr> loaded_;  // during Recall: jobs have much in common, elements of an array all
 
+  EventLoop::TimerId sweep_ = 0;
+  Mutex mutex_;
+  std::map<uint64_t, tree::DirectoryPtr> live_ VRUN_GUARDED_BY(mutex_);  // the trees of jobs_
+  std::vector<Unwritten> unwritten_ VRUN_GUARDED_BY(mutex_);
+  Records records_;
+
   // Used by the writer only.
   std::unique_ptr<store::Store> store_;
   std::set<Digest> stored_;  // directories
+  bool synced_ = false;      // all of them are on disk
+  // The latest tree stays in the store when its jobs are over: the next one has mostly the same directories.
+  tree::DirectoryPtr latest_;
   WorkQueue writer_{"frozen"};
 };
 

@@ -44,6 +44,11 @@ void ArrayLaunch::Start() {
                    message.mutable_notice()->set_text(std::move(text));
                    if (client_) client_->Send(message);
                  },
+             .on_tree =
+                 [this](const tree::TreePtr& tree) {
+                   if (!launch_->live()) AttachedRun::PrepareRoot(run_, tree, roots_, traces_, files_->root());
+                 },
+             .goes_first = nullptr,
              .on_ready = [this](std::optional<v1::Placement>, tree::TreePtr tree,
                                 const v1::SubmitRequest& request) { Ready(std::move(tree), request); },
              .on_failed = [this](Error error) { Failed(error); }});
@@ -78,11 +83,21 @@ void ArrayLaunch::Accepted(uint64_t array) {
   if (Status remembered = files_->RememberDetached(array, files); !remembered) {
     LogWarning("array {}: a restarted home will not know its output files: {}", array, remembered.error().message());
   }
+  events_.when_recorded([this, alive = alive_] {
+    if (!*alive) return;
+    record_kept_ = true;
+    AnswerIfKept();
+  });
   if (!frozen || !roots_->frozen().Begun(array)) return;
   answer_ = loop_->After(kDurableMicros, [this] {
     answer_ = 0;
-    Answer();
+    root_kept_ = true;
+    AnswerIfKept();
   });
+}
+
+void ArrayLaunch::AnswerIfKept() {
+  if (record_kept_ && root_kept_) Answer();
 }
 
 void ArrayLaunch::Ready(tree::TreePtr tree, const v1::SubmitRequest& request) {
@@ -101,11 +116,15 @@ void ArrayLaunch::Ready(tree::TreePtr tree, const v1::SubmitRequest& request) {
     roots_->frozen().Add(array_, plan.tree, plan.exposed,
                          AttachedRun::FirstToFreeze(plan, elements.files.directory, traces_, files_->root()),
                          [this, alive = alive_] {
-                           if (*alive) Answer();
+                           if (!*alive) return;
+                           root_kept_ = true;
+                           AnswerIfKept();
                          });
   }
   events_.on_ready(array_, std::move(elements));
-  if (answer_ == 0) Answer();  // nothing to wait for, or it has waited long enough
+  if (answer_ != 0) return;
+  root_kept_ = true;  // nothing to wait for, or it has waited long enough
+  AnswerIfKept();
 }
 
 void ArrayLaunch::Failed(const Error& error) {

@@ -22,6 +22,8 @@ class ArrayLaunch {
  public:
   struct Events {
     std::function<std::shared_ptr<Launch>(const v1::Run& run, Launch::Events events)> make_launch;
+    // Calls back when what RunFiles remembers by now is on the disk.
+    std::function<void(std::function<void()> done)> when_recorded;
     // The array exists durably. True: it runs already (the client sent its request again after a crash of home).
     std::function<bool(uint64_t array)> on_accepted;
     std::function<void(uint64_t array, ArrayRun::Elements elements)> on_ready;
@@ -43,6 +45,7 @@ class ArrayLaunch {
   void Failed(const Error& error);
   // Tells the client the number, once what the elements will see survives a crash of home; at the latest after a while.
   void Answer();
+  void AnswerIfKept();
   DetachedFiles FilesOf() const;
 
   EventLoop* const loop_;
@@ -56,6 +59,7 @@ class ArrayLaunch {
   std::shared_ptr<Launch> launch_;
   uint64_t array_ = 0;
   bool ready_ = false;
+  bool record_kept_ = false, root_kept_ = false;  // as in AttachedRun
   bool over_ = false;
   EventLoop::TimerId answer_ = 0;
 };

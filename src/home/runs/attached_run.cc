@@ -81,6 +81,11 @@ void AttachedRun::StartRun(const v1::Run& request) {
       *run, Launch::Events{.on_accepted = [this, run](uint64_t job) { Accepted(*run, job); },
                            .on_progress = [this](std::string text) { OnProgress(v1::PENDING, text, ""); },
                            .on_notice = [this](std::string text) { OnNotice(text); },
+                           .on_tree =
+                               [this, run](const tree::TreePtr& tree) {
+                                 if (options_.detached && !launch_->live())
+                                   PrepareRoot(*run, tree, roots_, traces_, files_->root());
+                               },
                            .goes_first =
                                [this, run](const tree::TreePtr& tree) {
                                  auto first = traces_->Touched(TraceOf(run->spec().command(), files_->root()));
@@ -106,7 +111,7 @@ void AttachedRun::StartRun(const v1::Run& request) {
                                  if (plan.frozen) {
                                    Freeze(plan, run->spec().command().directory());
                                  } else if (!request.spec().away()) {
-                                   Answer();
+                                   RootIsKept();
                                  }
                                  if (freeze && plan.late) plan.freeze = LateFreeze(run->spec().command().directory());
                                  run_ = owner_->MakeRun(this, std::move(plan));
@@ -160,12 +165,27 @@ void AttachedRun::Accepted(const v1::Run& run, uint64_t job) {
   }
   client_->SetEvents({});
   answering_ = std::move(client_);
-  const bool freezes = !taken_up && run.snapshot().empty() && roots_->frozen().Begun(job);
-  if (!freezes) return Answer();
+  if (taken_up) return Answer();
+  owner_->WhenRecorded([this, alive = alive_] {
+    if (!*alive) return;
+    record_kept_ = true;
+    AnswerIfKept();
+  });
+  const bool freezes = run.snapshot().empty() && roots_->frozen().Begun(job);
+  if (!freezes) return RootIsKept();
   answer_ = loop_->After(kDurableMicros, [this] {
     answer_ = 0;
-    Answer();
+    RootIsKept();
   });
+}
+
+void AttachedRun::RootIsKept() {
+  root_kept_ = true;
+  AnswerIfKept();
+}
+
+void AttachedRun::AnswerIfKept() {
+  if (record_kept_ && root_kept_) Answer();
 }
 
 void AttachedRun::Answer() {
@@ -210,11 +230,21 @@ std::vector<std::string> AttachedRun::FirstToFreeze(const JobRun::Plan& plan, co
   return first;
 }
 
+void AttachedRun::PrepareRoot(const v1::Run& run, const tree::TreePtr& tree, const JobRoots* roots, Traces* traces,
+                              const std::string& root) {
+  if (!roots->frozen().enabled() || ComesAfterOthers(run.spec().scheduling())) return;
+  JobRun::Plan plan;
+  plan.tree = tree;
+  plan.trace = TraceOf(run.spec().command(), root);
+  roots->frozen().Prepare(tree, {run.expose().begin(), run.expose().end()},
+                          FirstToFreeze(plan, run.spec().command().directory(), traces, root));
+}
+
 void AttachedRun::Freeze(const JobRun::Plan& plan, const std::string& directory) {
   std::vector<std::string> first = FirstToFreeze(plan, directory, traces_, files_->root());
   if (!options_.detached) return roots_->frozen().AddShort(plan.job, plan.tree, plan.exposed, std::move(first));
   roots_->frozen().Add(plan.job, plan.tree, plan.exposed, std::move(first), [this, alive = alive_] {
-    if (*alive) Answer();
+    if (*alive) RootIsKept();
   });
 }
 
@@ -225,7 +255,7 @@ void AttachedRun::GoAway(JobRun::Plan* plan, const std::string& directory,
   if (roots_->frozen().enabled()) {
     Freeze(*plan, directory);
   } else {
-    Answer();
+    RootIsKept();
   }
   plan->tree.reset();
   plan->late = false;

@@ -49,6 +49,8 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
     // The run is over. `attached` is destroyed later.
     virtual void Done(AttachedRun* attached) = 0;
     virtual PipeTurns* pipe_turns() = 0;
+    // Calls back when what RunFiles remembers by now is on the disk.
+    virtual void WhenRecorded(std::function<void()> done) = 0;
     // The root of an away job is frozen and being sent.
     virtual void SendAway(uint64_t job, std::unique_ptr<SnapshotClient::Sending> sending) = 0;
     // A client that waits until the job needs nothing of this machine.
@@ -91,6 +93,9 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
   // touched, and the user's own files.
   static std::vector<std::string> FirstToFreeze(const JobRun::Plan& plan, const std::string& directory, Traces* traces,
                                                 const std::string& root);
+  // FrozenRoots::Prepare for a batch job that will see this tree, unless its root is not frozen at its submission.
+  static void PrepareRoot(const v1::Run& run, const tree::TreePtr& tree, const JobRoots* roots, Traces* traces,
+                          const std::string& root);
   // Plan::freeze of a job in `directory` whose root is made when it starts.
   std::function<void(const JobRun::Plan&)> LateFreeze(const std::string& directory);
   // Home exits; the job continues.
@@ -156,9 +161,11 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
   void TakeStreams(DetachedStreams streams);
   void Freeze(const JobRun::Plan& plan, const std::string& directory);
   void GoAway(JobRun::Plan* plan, const std::string& directory, std::unique_ptr<SnapshotClient::Sending> sending);
-  // Tells the client of a batch job its number, once what the job will see survives a crash of home; at the latest
-  // after kDurableMicros, or on destruction.
+  // Tells the client of a batch job its number, once its record is on the disk and what it will see survives a crash of
+  // home; for the latter it waits at most kDurableMicros. Also on destruction.
   void Answer();
+  void AnswerIfKept();
+  void RootIsKept();
   void Leave(int exit_status, const std::string& reason);
   void TellFinished(Outcome outcome);
   bool Drained() const;
@@ -174,7 +181,8 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
   const RunFiles* const files_;
   Owner* const owner_;
   std::shared_ptr<ClientConnection> client_;
-  std::shared_ptr<ClientConnection> answering_;  // batch job: waits only for Answer
+  std::shared_ptr<ClientConnection> answering_;   // batch job: waits only for Answer
+  bool record_kept_ = false, root_kept_ = false;  // what Answer waits for is on the disk, or is not waited for
   const Options options_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 

@@ -10,8 +10,8 @@ namespace vrun::home {
 BatchOutput::BatchOutput(LogSpool* spool, const RunFiles* run_files, uint64_t job, DetachedFiles files)
     : spool_(spool), run_files_(run_files), job_(job), files_(std::move(files)) {}
 
-void BatchOutput::Remember() const {
-  const Status remembered = run_files_->RememberDetached(job_, *files_);
+void BatchOutput::Remember(bool loose) const {
+  const Status remembered = run_files_->RememberDetached(job_, *files_, loose);
   if (!remembered)
     LogWarning("job {}: a restarted home will not continue its output files: {}", job_, remembered.error().message());
 }
@@ -20,7 +20,7 @@ Result<DetachedStreams> BatchOutput::Open(const std::string& node) {
   if (WaitsForNode()) {
     // Later attempts, and a later home, continue with the same files.
     SetNode(node, &*files_);
-    Remember();
+    Remember(true);
   }
   return run_files_->OpenDetached(job_, *std::exchange(files_, std::nullopt));
 }

@@ -20,8 +20,8 @@ class BatchOutput {
  public:
   BatchOutput(LogSpool* spool, const RunFiles* run_files, uint64_t job, DetachedFiles files);
 
-  // Records the files so that a later home continues with them. A failure is only logged.
-  void Remember() const;
+  // Records the files so that a later home continues with them (RunFiles::RememberDetached). A failure is only logged.
+  void Remember(bool loose = false) const;
   // The files are not open, because their names contain the node's.
   bool WaitsForNode() const { return files_ && NamesNode(*files_); }
   // Whether the files could be created, as far as that can be known without the node.

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -44,8 +45,12 @@ class JobRoots {
   }
   // The serial number of the current tree.
   uint64_t serial() const { return table_->Numbered().second; }
-  // Tells live views of the current tree now instead of at the next refresh.
-  void TellLiveViews() const { board_->TellAgain(); }
+  // Tells live views of the current tree now instead of at the next refresh, unless they were told of it here before:
+  // each pod of a gang asks for this.
+  void TellLiveViews() const {
+    const uint64_t now = serial();
+    if (std::exchange(told_serial_, now) != now || !board_->current()) board_->TellAgain();
+  }
   // Sets the options for applying the writes of a job that saw `tree` (null: home has none).
   void AddTo(ApplyOptions* options, const tree::TreePtr& tree) const;
 
@@ -55,6 +60,7 @@ class JobRoots {
   FrozenRoots* const frozen_;
   const ContentFiles* const files_;
   TreeBoard* const board_;
+  mutable uint64_t told_serial_ = 0;
 };
 
 }  // namespace vrun::home

@@ -126,6 +126,7 @@ void Launch::OnTree(Result<tree::TreePtr> tree) {
   if (abandoned_) return;
   if (!tree) return Fail(std::move(tree).error());
   tree_ = std::move(*tree);
+  if (events_.on_tree) events_.on_tree(tree_);
   if (request_.spec().away()) return Announce();
   if (!reply_ && !submitting_ && retry_ == 0) Submit();
   MaybeReady();

@@ -26,6 +26,8 @@ class Launch : public std::enable_shared_from_this<Launch> {
     std::function<void(uint64_t job)> on_accepted;  // the job exists durably
     std::function<void(std::string text)> on_progress;
     std::function<void(std::string text)> on_notice;  // before on_accepted
+    // The root that the job will see, perhaps before there is a job.
+    std::function<void(const tree::TreePtr&)> on_tree;
     // The files of an away job that are sent first.
     std::function<std::vector<std::string>(const tree::TreePtr&)> goes_first;
     // The root that the job sees: a tree of home, or null for the snapshot. Of an away job both: the snapshot is made

@@ -189,8 +189,7 @@ Status RunFiles::CheckDetached(const DetachedFiles& files) const {
   return {};
 }
 
-Status RunFiles::RememberDetached(uint64_t job, const DetachedFiles& files, bool element) const {
-  VRUN_TRY(MakeDirs(Directory(), 0700));
+Status RunFiles::RememberDetached(uint64_t job, const DetachedFiles& files, bool loose) const {
   v1::Run run;
   run.set_detached(true);
   run.set_stdout_path(files.stdout_path);
@@ -198,12 +197,8 @@ Status RunFiles::RememberDetached(uint64_t job, const DetachedFiles& files, bool
   run.mutable_spec()->mutable_command()->set_directory(files.directory);
   run.set_append_output(files.append);
   for (const std::string& e : files.exposed) run.add_expose(e);
-  if (!element) return WriteFileAtomic(Path(job), run.SerializeAsString(), 0600);
-  const std::string temporary = Path(job) + ".new";
-  VRUN_ASSIGN(UniqueFd fd, OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC, 0600));
-  VRUN_TRY(WriteAll(fd.get(), run.SerializeAsString()));
-  if (::rename(temporary.c_str(), Path(job).c_str()) != 0) return ErrnoError(Escape(Path(job)));
-  return {};
+  const std::string name = std::to_string(job), content = run.SerializeAsString();
+  return loose ? records_->PutLoose(name, content) : records_->Put(name, content);
 }
 
 Result<DetachedFiles> RunFiles::RecallDetached(uint64_t job) const {
@@ -257,9 +252,7 @@ void RunFiles::RememberTraced(uint64_t job, const v1::Run& run) const {
   v1::Run kept;
   *kept.mutable_spec()->mutable_command() = TracedPart(run.spec().command());
   kept.set_explain_io(run.explain_io());
-  if (!MakeDirs(Directory(), 0700)) return;
-  auto fd = OpenFile(Path(job) + std::string(kTraced), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  if (fd) (void)WriteAll(fd->get(), kept.SerializeAsString());
+  (void)traced_->PutLoose(std::to_string(job) + std::string(kTraced), kept.SerializeAsString(), true);
 }
 
 std::optional<v1::Run> RunFiles::RecallTraced(uint64_t job) const {

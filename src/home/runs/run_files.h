@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,6 +14,7 @@
 #include "base/io/stream_progress.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "home/frozen/records.h"
 
 namespace vrun::v1 {
 class ExitRecord;
@@ -67,7 +69,10 @@ class RunFiles {
  public:
   // `root`: the directory of this machine that is "/" of the jobs. `state_directory` is home's.
   RunFiles(std::string root, std::string state_directory)
-      : root_(std::move(root)), state_directory_(std::move(state_directory)) {}
+      : root_(std::move(root)),
+        state_directory_(std::move(state_directory)),
+        records_(std::make_unique<Records>(Directory(), state_directory_ + "/runs.common")),
+        traced_(std::make_unique<Records>(Directory(), state_directory_ + "/runs.traced")) {}
 
   const std::string& root() const { return root_; }
 
@@ -89,9 +94,11 @@ class RunFiles {
   // Both files.
   void ForgetGang(uint64_t job) const;
 
-  // runs/JOB, durable.
-  // An element of an array: not on disk yet when this returns. Its array, which is, tells of it again.
-  Status RememberDetached(uint64_t job, const DetachedFiles& files, bool element = false) const;
+  // runs/JOB. It survives the end of home, and a crash of the machine when SyncDetached has returned. `loose`: Sync
+  // does not wait for it; an element of an array, of which its array tells again.
+  Status RememberDetached(uint64_t job, const DetachedFiles& files, bool loose = false) const;
+  // Blocks until all of them are on the disk. Any thread, one at a time.
+  Status SyncDetached() const { return records_->Sync(); }
   // kNotFound: that job is no detached run of this home.
   Result<DetachedFiles> RecallDetached(uint64_t job) const;
   // All jobs for which RememberDetached was called.
@@ -148,6 +155,7 @@ class RunFiles {
 
   const std::string root_;
   const std::string state_directory_;
+  const std::unique_ptr<Records> records_, traced_;
 };
 
 }  // namespace vrun::home

@@ -37,7 +37,8 @@ Runs::Runs(EventLoop* loop, ControllerClient* controller, const JobRoots* roots,
       files_(files),
       away_(away),
       makers_(std::move(makers)),
-      places_(files->root()) {
+      places_(files->root()),
+      record_sync_(loop, [files] { return files->SyncDetached(); }) {
   away_->OnNotice([this](uint64_t job, const std::string& text) {
     const auto it = runs_.find(job);
     if (it == runs_.end()) return;
@@ -269,6 +270,7 @@ void Runs::StartArray(std::shared_ptr<ClientConnection> client, const v1::Run& r
       loop_, roots_, traces_, files_, std::move(client), run,
       ArrayLaunch::Events{
           .make_launch = makers_.launch,
+          .when_recorded = [this](std::function<void()> done) { record_sync_.Then(std::move(done)); },
           .on_accepted = [this](uint64_t array) { return arrays_.contains(array); },
           .on_ready = [this](uint64_t array, ArrayRun::Elements elements) { AddArray(array, std::move(elements)); },
           .on_over =
@@ -301,7 +303,7 @@ void Runs::BeginElement(const ArrayRun& array, uint64_t job, uint32_t index) {
   if (array.BegunEarlier(job) || files_->RecallDetached(job)) return TakeUpLater(job);
   const ArrayRun::Elements& common = array.elements();
   const DetachedFiles files = ForElement(common.files, array.array(), index);
-  if (Status remembered = files_->RememberDetached(job, files); !remembered) {
+  if (Status remembered = files_->RememberDetached(job, files, true); !remembered) {
     LogWarning("job {}: a restarted home will not continue its output files: {}", job, remembered.error().message());
   }
   if (common.traced) files_->RememberTraced(job, *common.traced);
@@ -619,6 +621,7 @@ void Runs::TakeUpAway(uint64_t job, const v1::GetReply& reply) {
   DetachedFiles files;
   files.directory = reply.info().directory();
   if (Status kept = files_->RememberDetached(job, files); !kept) LogWarning("job {}: {}", job, kept.error().message());
+  record_sync_.Then([] {});
 }
 
 std::string Runs::LiveState(uint64_t job) const {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "home/frozen/record_sync.h"
 #include "home/runs/array_launch.h"
 #include "home/runs/array_run.h"
 #include "home/runs/attached_run.h"
@@ -56,6 +57,7 @@ class Runs : public AttachedRun::Owner {
   void Orphan(AttachedRun* attached) override;
   void Done(AttachedRun* attached) override;
   PipeTurns* pipe_turns() override { return &pipe_turns_; }
+  void WhenRecorded(std::function<void()> done) override { record_sync_.Then(std::move(done)); }
   void SendAway(uint64_t job, std::unique_ptr<SnapshotClient::Sending> sending) override {
     away_->Begin(job, std::move(sending));
   }
@@ -111,6 +113,7 @@ class Runs : public AttachedRun::Owner {
   const Makers makers_;
   MirroredPlaces places_;
   PipeTurns pipe_turns_;  // outlives the runs
+  RecordSync record_sync_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<uint64_t, Entry> runs_;
   std::map<uint64_t, std::unique_ptr<ArrayRun>> arrays_;  // their elements are in runs_

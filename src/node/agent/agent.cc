@@ -4,9 +4,13 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/sysinfo.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +25,7 @@
 #include "base/files.h"
 #include "base/io/event_loop.h"
 #include "base/io/file_lock.h"
+#include "base/io/work_queue.h"
 #include "base/log.h"
 #include "gpu/amd.h"
 #include "node/agent/attempt.h"
@@ -47,6 +52,26 @@ Status CheckHost() {
         .With("a node needs FUSE: run `modprobe fuse`; in a container add `--device /dev/fuse`");
   }
   return {};
+}
+
+// ext4 without a journal gives no inode away for minutes after it was deleted, and to find a free one it looks at all
+// of these in the group of the new file's directory: with a few hundred tasks that have ended that is a millisecond for
+// each file of the next one. Below a directory with this flag each task gets a group of its own.
+void SpreadTasks(const std::string& directory) {
+  struct stat st;
+  const auto fd = OpenFile(directory, O_RDONLY | O_DIRECTORY);
+  if (!fd || ::fstat(fd->get(), &st) != 0) return;
+  const std::string number = std::to_string(major(st.st_dev)) + ":" + std::to_string(minor(st.st_dev));
+  char device[PATH_MAX];
+  const ssize_t n = ::readlink(("/sys/dev/block/" + number).c_str(), device, sizeof device);
+  if (n <= 0) return;
+  const std::string path(device, static_cast<size_t>(n));
+  const auto journal = ReadFile("/sys/fs/ext4" + path.substr(path.rfind('/')) + "/journal_task", 64);
+  if (!journal || *journal != "<none>\n") return;
+  int flags = 0;
+  if (::ioctl(fd->get(), FS_IOC_GETFLAGS, &flags) != 0 || (flags & FS_TOPDIR_FL) != 0) return;
+  flags |= FS_TOPDIR_FL;
+  if (::ioctl(fd->get(), FS_IOC_SETFLAGS, &flags) != 0) LogDebug("{}: cannot be marked", Escape(directory));
 }
 
 std::vector<std::string> ListDirectory(const std::string& path) {
@@ -113,7 +138,12 @@ class Agent : public AttemptHost {
         hosts_(HostsLines(options)) {}
 
   Status Start();
-  void Run() { loop_.Run(); }
+  void Run() {
+    loop_.Run();
+    // Supervisors of attempts whose ends are being written are released.
+    reports_.Drain();
+    loop_.RunOnce(0);
+  }
 
   EventLoop* loop() override { return &loop_; }
   FsClient* FsServer(const Tenant& tenant, Error* error) override;
@@ -125,7 +155,7 @@ class Agent : public AttemptHost {
   CpuList GiveCpus(const AttemptKey& key, uint32_t milli_cpus) override { return cpus_.Give(key, milli_cpus); }
   void FreeCpus(const AttemptKey& key) override { cpus_.Free(key); }
   Result<v1::Isolation> Isolate(const v1::Resources& resources, std::vector<uint32_t> ports) override;
-  void Report(const v1::AttemptReport& report) override;
+  void Report(const v1::AttemptReport& report, std::function<void()> kept = nullptr) override;
   void Over(const AttemptKey& key) override;
   void Pass(const v1::JobWord& word) override;
   void Pass(const v1::ExecInPod& exec) override;
@@ -198,13 +228,15 @@ class Agent : public AttemptHost {
   std::unique_ptr<NodeGpus> gpus_;     // null: no driver of NVIDIA, or the number was given (--gpus)
   std::optional<gpu::Inventory> amd_;  // only without gpus_
   std::unique_ptr<SupervisorLink> spare_;
+  std::vector<std::unique_ptr<SupervisorLink>> released_;  // of an earlier agent; they end
   std::map<AttemptKey, std::unique_ptr<Attempt>> attempts_;
   std::map<AttemptKey, v1::AttemptReport> ended_;  // not yet acknowledged by the controller
   std::set<std::shared_ptr<HomeStream>> streams_;
   // Homes that attached before the controller's order arrived; the order of the two is not defined.
   std::map<AttemptKey, std::pair<std::shared_ptr<HomeStream>, v1::Attach>> early_;
   std::unique_ptr<ControllerLink> controller_;
-  std::unique_ptr<rpc::Server> server_;  // destroyed first: its streams post to the members above
+  std::unique_ptr<rpc::Server> server_;  // destroyed first but for reports_: its streams post to the members above
+  WorkQueue reports_{"reports", 4};
 };
 
 Status Agent::Start() {
@@ -212,6 +244,7 @@ Status Agent::Start() {
   for (const char* sub : {"/tasks", "/kept", "/reports", "/store", "/views", "/fs"}) {
     VRUN_TRY(MakeDirs(options_.state_directory + sub, 0700));
   }
+  SpreadTasks(tasks_directory_);
   Result<UniqueFd> lock = LockFile(options_.state_directory + "/lock");
   if (!lock && lock.error().code() == Code::kExists) {
     return Error(Code::kExists, Escape(options_.state_directory) + ": another node agent uses it");
@@ -439,25 +472,33 @@ Result<std::unique_ptr<SupervisorLink>> Agent::TakeSupervisor() {
   return SupervisorLink::Start(&loop_);
 }
 
-void Agent::Report(const v1::AttemptReport& report) {
-  const AttemptKey key = AttemptKey::Of(report);
-  if (report.state() > v1::COMPLETING) {
-    ended_[key] = report;
-    // Must be on disk before the task's own record is deleted with its directory.
-    Status written = WriteFileAtomic(ReportPath(key), report.SerializeAsString(), 0600);
-    if (!written) LogError("job {}: its end is only in memory: {}", key.job, written.error().message());
-  }
+void Agent::Report(const v1::AttemptReport& report, std::function<void()> kept) {
   v1::AgentMessage message;
   *message.mutable_report() = report;
-  const auto attempt = attempts_.find(key);
-  if (report.state() > v1::COMPLETING && gpus_ != nullptr && attempt != attempts_.end() &&
-      attempt->second->order().placement().gpu_mask() != 0) {
-    // The end comes after the last word on its GPUs, and when they can be given away.
-    return gpus_->AfterAll([this, message] {
-      if (controller_) controller_->Send(message);
-    });
+  if (report.state() <= v1::COMPLETING) {
+    if (controller_) controller_->Send(std::move(message));
+    return;
   }
-  if (controller_) controller_->Send(std::move(message));
+  const AttemptKey key = AttemptKey::Of(report);
+  ended_[key] = report;
+  const auto attempt = attempts_.find(key);
+  const bool has_gpus =
+      gpus_ != nullptr && attempt != attempts_.end() && attempt->second->order().placement().gpu_mask() != 0;
+  const auto tell = [this, key, message, has_gpus, kept = std::move(kept)] {
+    if (!ended_.contains(key)) ::unlink(ReportPath(key).c_str());  // the controller has learned it in another way
+    if (kept) kept();
+    const auto send = [this, message] {
+      if (controller_) controller_->Send(message);
+    };
+    // The end comes after the last word on its GPUs, and when they can be given away.
+    has_gpus ? gpus_->AfterAll(send) : send();
+  };
+  // On disk before the task's own record is deleted with its directory. Others need not wait for that.
+  reports_.Post([this, key, bytes = report.SerializeAsString(), tell] {
+    Status written = WriteFileAtomic(ReportPath(key), bytes, 0600);
+    if (!written) LogError("job {}: its end is only in memory: {}", key.job, written.error().message());
+    loop_.Post(tell);
+  });
 }
 
 void Agent::Over(const AttemptKey& key) {
@@ -679,22 +720,37 @@ void Agent::RecoverTask(const std::string& name) {
   }
   const AttemptKey key = AttemptKey::Of(order.placement());
   Result<std::unique_ptr<SupervisorLink>> link = SupervisorLink::Adopt(&loop_, directory + "/sock");
+  if (link && ended_.contains(key)) {
+    // Home has released it; the earlier agent ended before it could pass that on.
+    v1::TaskUp up;
+    up.mutable_release();
+    (*link)->Send(up.SerializeAsString());
+    released_.push_back(std::move(*link));
+    return;
+  }
   if (link) {
-    std::vector<std::string> addresses;
-    std::string text = ReadFile(directory + "/content").value_or("");
-    for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
-      addresses.push_back(text.substr(at, end - at));
+    // Lines: lease, live view and processors; the lease of live paths; addresses. An older agent has put the latter two
+    // into files of their own.
+    std::string leased = ReadFile(directory + "/lease").value_or("0");
+    if (leased.find('\n') == std::string::npos) {
+      leased += "\n" + ReadFile(directory + "/paths-lease").value_or("0") + "\n";
+      leased += ReadFile(directory + "/content").value_or("");
     }
+    std::vector<std::string> lines;
+    for (size_t at = 0, end; (end = leased.find('\n', at)) != std::string::npos; at = end + 1) {
+      lines.push_back(leased.substr(at, end - at));
+    }
+    while (lines.size() < 2) lines.push_back("0");
+    std::vector<std::string> addresses(lines.begin() + 2, lines.end());
     LogInfo("job {} attempt {} pod {}: taken up again", key.job, key.attempt, key.pod);
     last_job_[Tenant::Of(order).Key()] = key.job;
-    const std::string leased = ReadFile(directory + "/lease").value_or("0");
     char* rest = nullptr;
-    const uint64_t lease = std::strtoull(leased.c_str(), &rest, 10);
+    const uint64_t lease = std::strtoull(lines[0].c_str(), &rest, 10);
     const uint64_t live_view = std::strtoull(rest, &rest, 10);
     if (const auto cpus = ParseCpuList(rest + (*rest == ' ' ? 1 : 0))) {
       cpus_.Restore(key, order.spec().resources().milli_cpus(), *cpus);
     }
-    const uint64_t paths_lease = std::strtoull(ReadFile(directory + "/paths-lease").value_or("0").c_str(), nullptr, 10);
+    const uint64_t paths_lease = std::strtoull(lines[1].c_str(), nullptr, 10);
     next_lease_ = std::max({next_lease_, lease + 1, paths_lease + 1});
     attempts_[key] =
         std::make_unique<Attempt>(this, order, std::move(*link), std::move(addresses), lease, live_view, paths_lease);
@@ -727,9 +783,10 @@ void Agent::RecoverTask(const std::string& name) {
     // Not a success, although the command exited with 0.
     if (record->kind() == v1::ExitRecord::EXITED && record->exit_code() == 0) record->set_exit_code(125);
   }
-  Report(report);
-  if (!kept.empty()) return;
-  if (Status removed = RemoveTree(directory); !removed) LogError("{}", removed.error().message());
+  if (!kept.empty()) return Report(report);
+  Report(report, [directory] {
+    if (Status removed = RemoveTree(directory); !removed) LogError("{}", removed.error().message());
+  });
 }
 
 void Agent::Stop(bool kill_tasks) {

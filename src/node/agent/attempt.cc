@@ -326,18 +326,13 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::R
   before_start_.clear();
   // What a later agent needs to adopt the task (agent.cc, Recover). Not synced: after a power loss there is no
   // supervisor to adopt.
-  std::string content;
-  for (const std::string& a : content_addresses_) content += a + "\n";
   VRUN_ASSIGN(UniqueFd order, OpenFile(directory() + "/order", O_WRONLY | O_CREAT | O_TRUNC, 0600));
   VRUN_TRY(WriteAll(order.get(), order_.SerializeAsString()));
-  VRUN_ASSIGN(UniqueFd addresses, OpenFile(directory() + "/content", O_WRONLY | O_CREAT | O_TRUNC, 0600));
-  VRUN_TRY(WriteAll(addresses.get(), content));
+  std::string leases = std::to_string(lease_) + " " + std::to_string(live_view_) + " " + FormatCpuList(cpus) + "\n" +
+                       std::to_string(paths_lease_) + "\n";
+  for (const std::string& a : content_addresses_) leases += a + "\n";
   VRUN_ASSIGN(UniqueFd lease, OpenFile(directory() + "/lease", O_WRONLY | O_CREAT | O_TRUNC, 0600));
-  VRUN_TRY(
-      WriteAll(lease.get(), std::to_string(lease_) + " " + std::to_string(live_view_) + " " + FormatCpuList(cpus)));
-  if (paths_lease_ == 0) return {};
-  VRUN_ASSIGN(UniqueFd paths, OpenFile(directory() + "/paths-lease", O_WRONLY | O_CREAT | O_TRUNC, 0600));
-  return WriteAll(paths.get(), std::to_string(paths_lease_));
+  return WriteAll(lease.get(), leases);
 }
 
 Status Attempt::KeepWrites(v1::TaskSpec* spec) {
@@ -373,11 +368,12 @@ void Attempt::OnHomeFrame(std::string frame) {
     released_ = true;
     v1::TaskUp up;
     if (up.ParseFromString(frame)) AddToRecord(up.release());
-    // The record must outlive the task's directory, which the supervisor removes now.
+    // The record must outlive the task's directory, which the supervisor removes then.
     report_.set_state(EndState());
-    host_->Report(report_);
-    if (supervisor_) return supervisor_->Send(std::move(frame));
-    return Finish();
+    return host_->Report(report_, [this, alive = std::weak_ptr(alive_), frame = std::move(frame)] {
+      if (alive.expired()) return;
+      supervisor_ ? supervisor_->Send(frame) : Finish();
+    });
   }
   switch (OneofField(frame)) {
     case v1::TaskUp::kAttach: return;  // only the first message of a stream attaches
@@ -519,10 +515,12 @@ void Attempt::OnSupervisorClosed() {
     return Finish();
   }
   const std::string kept = WritesKeptIn(directory(), host_->node_name());
+  std::function<void()> remove = [directory = directory()] {
+    if (Status removed = RemoveTree(directory); !removed) LogError("{}", removed.error().message());
+  };
   Fail(v1::ExitRecord::START_FAILED,
-       "the task supervisor died: see the node's log" + (kept.empty() ? "" : "; its writes are not home: " + kept));
-  if (!kept.empty()) return;
-  if (Status removed = RemoveTree(directory()); !removed) LogError("{}", removed.error().message());
+       "the task supervisor died: see the node's log" + (kept.empty() ? "" : "; its writes are not home: " + kept), 0,
+       kept.empty() ? std::move(remove) : nullptr);
 }
 
 void Attempt::Stop(const v1::StopAttempt& stop) {
@@ -557,9 +555,10 @@ void Attempt::ForgetIfSuperseded() {
 void Attempt::Go() {
   if (go_ || !waits_for_go() || state_ != State::kRunning) return;
   go_ = true;
-  // Before the supervisor gets it: a later agent must not report that this pod still waits.
-  if (Status written = WriteFileAtomic(directory() + "/go", "", 0600); !written) {
-    LogWarning("job {}: {}", job(), written.error().message());
+  // Before the supervisor gets it: a later agent must not report that this pod still waits. Not synced: see
+  // StartSupervisor.
+  if (auto made = OpenFile(directory() + "/go", O_WRONLY | O_CREAT, 0600); !made) {
+    LogWarning("job {}: {}", job(), made.error().message());
   }
   SendGo();
 }
@@ -611,7 +610,7 @@ void Attempt::FsServerDied() {
   if (state_ == State::kRunning) Notice("the file system server died: reads of files that are not cached fail");
 }
 
-void Attempt::Fail(v1::ExitRecord::Kind kind, const std::string& reason, int signal) {
+void Attempt::Fail(v1::ExitRecord::Kind kind, const std::string& reason, int signal, std::function<void()> kept) {
   if (state_ == State::kExited || state_ == State::kOver) return;
   v1::ExitRecord* record = report_.mutable_exit();
   record->set_job(job());
@@ -626,7 +625,7 @@ void Attempt::Fail(v1::ExitRecord::Kind kind, const std::string& reason, int sig
   state_ = State::kExited;
   supervisor_.reset();
   report_.set_state(EndState());
-  host_->Report(report_);
+  host_->Report(report_, std::move(kept));
   if (home_) SendRecordHome();
   Finish();
 }

@@ -55,8 +55,9 @@ class AttemptHost {
   virtual void FreeCpus(const AttemptKey& key) = 0;
   // What a job with these resources may do. `ports`: those of this node where only daemons connect.
   virtual Result<v1::Isolation> Isolate(const v1::Resources& resources, std::vector<uint32_t> ports) = 0;
-  // The state changed. The agent repeats the report until the controller acknowledges it.
-  virtual void Report(const v1::AttemptReport& report) = 0;
+  // The state changed. The agent repeats the report until the controller acknowledges it. `kept`, of an end: called
+  // when the report is on disk, which takes a while.
+  virtual void Report(const v1::AttemptReport& report, std::function<void()> kept = nullptr) = 0;
   // The attempt is over: home has everything, or never will. The attempt may be destroyed after the call returns.
   virtual void Over(const AttemptKey& key) = 0;
   // What a program of this attempt said on its job's socket.
@@ -148,8 +149,8 @@ class Attempt {
   void AddToRecord(const vrun::v1::Release& release);
   void OnSupervisorFrame(std::string frame);
   void OnSupervisorClosed();
-  // Ends the attempt without a record from a supervisor.
-  void Fail(v1::ExitRecord::Kind kind, const std::string& reason, int signal = 0);
+  // Ends the attempt without a record from a supervisor. `kept`: as in AttemptHost::Report.
+  void Fail(v1::ExitRecord::Kind kind, const std::string& reason, int signal = 0, std::function<void()> kept = nullptr);
   void SendRecordHome();
   bool waits_for_go() const { return order_.pods_size() > 0; }
   // Lines for /etc/hosts and the addresses in `spec` that let the pods reach each other by name.

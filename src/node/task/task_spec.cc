@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/files.h"
-#include "base/hash/digest.h"
+#include "base/hash/blake3.h"
 #include "node/gang/gang.h"
 #include "node/gang/gang_environment.h"
 
@@ -94,7 +94,7 @@ Result<sandbox::Policy> PolicyOf(const v1::TaskSpec& spec) {
   }
   // The same for all pods of the job, which may reach each other, and for no other job on any cluster of this host.
   const std::string job = std::to_string(spec.order().placement().job()) + " " + spec.order().home_id();
-  out.network.job = std::strtoull(Sha256(job).Hex().substr(0, 16).c_str(), nullptr, 16) | 1;
+  out.network.job = std::strtoull(Blake3(job).Hex().substr(0, 16).c_str(), nullptr, 16) | 1;
   return out;
 }
 
@@ -145,7 +145,7 @@ std::string GroupName(const v1::TaskSpec& in) {
   ::stat(in.task_directory().c_str(), &st);
   const std::string place = in.task_directory() + " " + std::to_string(st.st_dev) + " " + std::to_string(st.st_ino);
   return std::to_string(in.order().placement().job()) + "." + std::to_string(in.order().placement().attempt()) + "-" +
-         Sha256(place).Hex().substr(0, 8);
+         Blake3(place).Hex().substr(0, 8);
 }
 
 IdMap IdsOf(const v1::TaskSpec& in) { return {in.uid_base(), {in.high_ids().begin(), in.high_ids().end()}}; }
