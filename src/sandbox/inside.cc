@@ -3,7 +3,7 @@
 #include "sandbox/inside.h"
 
 #include <fcntl.h>
-#include <linux/close_range.h>
+#include <linux/openat2.h>
 #include <linux/seccomp.h>
 #include <linux/securebits.h>
 #include <net/if.h>
@@ -408,6 +408,37 @@ int DropCapabilities(const InsidePlan& plan) {
   return 0;
 }
 
+// Closes what is not the command's, except the start pipe. Not at the exec: until then the directory and the program
+// would be looked up with the supervisor's descriptors, as in /proc/self/fd/9/etc.
+void CloseForeign(const InsidePlan& plan) {
+  int highest = 2;
+  for (size_t i = 0; i < plan.move_count; ++i) highest = plan.moves[i].to > highest ? plan.moves[i].to : highest;
+  for (int fd = 3; fd <= highest; ++fd) {
+    bool own = fd == plan.start;
+    for (size_t i = 0; i < plan.move_count; ++i) own |= plan.moves[i].to == fd;
+    if (!own) ::close(fd);
+  }
+  const auto start = static_cast<unsigned>(plan.start), above = static_cast<unsigned>(highest) + 1;
+  if (start > above) ::syscall(SYS_close_range, above, start - 1, 0u);
+  ::syscall(SYS_close_range, start >= above ? start + 1 : above, ~0u, 0u);
+}
+
+// Returns 0 or an errno. A link of /proc leads to what a process has open, wherever that is: never to a directory to
+// work in.
+int EnterDirectory(const char* path) {
+  open_how how{};
+  how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
+  how.resolve = RESOLVE_NO_MAGICLINKS;
+  const auto fd = static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how));
+  if (fd < 0) return errno;
+  const int error = ::fchdir(fd) != 0 ? errno : 0;
+  ::close(fd);
+  // The kernel begins the path of a directory outside of the root with "(unreachable)".
+  char begin[4096];
+  if (error == 0 && ::syscall(SYS_getcwd, begin, sizeof begin) > 0 && begin[0] != '/') return EXDEV;
+  return error;
+}
+
 [[noreturn]] void BecomeCommand(InsidePlan plan, int terminal) {
   if (plan.move_count > 0) {
     int highest = 2;
@@ -427,10 +458,10 @@ int DropCapabilities(const InsidePlan& plan) {
   for (int i = 0; i < 3; ++i) {
     if (::dup2(plan.terminal ? terminal : plan.streams[i], i) < 0) Fail(plan, Stage::kStreams, errno);
   }
-  ::syscall(SYS_close_range, 3, ~0u, CLOSE_RANGE_CLOEXEC);
   for (size_t i = 0; i < plan.move_count; ++i) {
     if (::dup2(plan.moves[i].from, plan.moves[i].to) < 0) Fail(plan, Stage::kStreams, errno);
   }
+  CloseForeign(plan);
   for (size_t i = 0; i < plan.limit_count; ++i) {
     if (::setrlimit(static_cast<__rlimit_resource_t>(plan.limits[i].resource), &plan.limits[i].value) != 0) {
       Fail(plan, Stage::kLimits, errno);
@@ -450,7 +481,7 @@ int DropCapabilities(const InsidePlan& plan) {
   if (::syscall(SYS_setresuid, plan.uid, plan.uid, plan.uid) != 0) Fail(plan, Stage::kUid, errno);
   if (plan.no_new_privileges && ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) Fail(plan, Stage::kUid, errno);
   ::umask(plan.umask);
-  if (::chdir(plan.directory) != 0) Fail(plan, Stage::kDirectory, errno);
+  if (int e = EnterDirectory(plan.directory)) Fail(plan, Stage::kDirectory, e);
   ResetSignals();
   Exec(plan);
 }
