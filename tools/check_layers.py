@@ -21,13 +21,14 @@ ALLOWED = {
     "sched": {"base"},
     "sim": {"base", "sched"},
     "jobs": {"base"},
-    "home": {"base", "tree", "store", "rpc", "jobs"},
-    "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "rpc", "s3"},
+    "ports": {"base"},
+    "home": {"base", "tree", "store", "rpc", "jobs", "ports"},
+    "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "rpc", "s3", "ports"},
     # A node towards homes, a home towards nodes: made of one half of each.
     "snapshots": {"base", "tree", "store", "vfs", "rpc", "s3", "home", "node"},
     "control": {"base", "sched", "jobs", "rpc", "s3"},
     "pools": {"base", "rpc"},
-    "cli": {"base", "jobs"},
+    "cli": {"base", "jobs", "ports"},
     "simulator": {"base", "sim", "cli"},
     "daemon": {"base", "rpc", "home", "node", "snapshots", "control"},
 }
@@ -47,9 +48,9 @@ ROOMS = {
             "live/kernel", "live/content", "live/root", "live"],
     "home": ["root/watch", "root", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "kept", "runs/command",
              "runs", "runs/pod", "runs/gang", "clients", "."],
-    "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "task", "agent"],
+    "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "ports", "task", "agent"],
     "control": ["store", "tier", "places", "gpus", "journal", "state", "state/arrays", "state/gpus", "ops", "duties", "."],
-    "cli": ["base", "array", "request", "gpus", "host", "run", "ctl", "."],
+    "cli": ["base", "array", "isolation", "request", "gpus", "host", "run", "ctl", "."],
 }
 TESTING = "testing"
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z0-9_]+)/((?:[a-z0-9_]+/)*)[a-z0-9_]+\.h"')

@@ -7,6 +7,7 @@
 #include <linux/seccomp.h>
 #include <linux/securebits.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -56,6 +57,22 @@ void Await(const InsidePlan& plan, ControlType type) {
 void Tell(int control, ControlType type, int32_t value, int32_t id = 0) {
   const ControlMessage message{type, value, id};
   ::send(control, &message, sizeof message, MSG_NOSIGNAL);
+}
+
+bool SendDescriptor(int socket, ControlMessage message, int descriptor) {
+  iovec io{&message, sizeof message};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr m{};
+  m.msg_iov = &io;
+  m.msg_iovlen = 1;
+  m.msg_control = control;
+  m.msg_controllen = sizeof control;
+  cmsghdr* c = CMSG_FIRSTHDR(&m);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(c), &descriptor, sizeof descriptor);
+  return ::sendmsg(socket, &m, MSG_NOSIGNAL) >= 0;
 }
 
 // --- building the sandbox: each step returns 0 or an errno -----------------------------------------------------------
@@ -282,23 +299,6 @@ constexpr Step kSteps[] = {
 
 // --- the terminal ----------------------------------------------------------------------------------------------------
 
-void SendMaster(const InsidePlan& plan, int master) {
-  ControlMessage message{ControlType::kPty, 0, 0};
-  iovec io{&message, sizeof message};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr m{};
-  m.msg_iov = &io;
-  m.msg_iovlen = 1;
-  m.msg_control = control;
-  m.msg_controllen = sizeof control;
-  cmsghdr* c = CMSG_FIRSTHDR(&m);
-  c->cmsg_level = SOL_SOCKET;
-  c->cmsg_type = SCM_RIGHTS;
-  c->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(c), &master, sizeof master);
-  if (::sendmsg(plan.control, &m, MSG_NOSIGNAL) < 0) Fail(plan, Stage::kTerminal, errno);
-}
-
 // A pty from the sandbox's own devpts, so that ttyname works inside. Returns the slave.
 int OpenTerminal(const InsidePlan& plan) {
   int master = ::open("/dev/pts/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
@@ -318,7 +318,7 @@ int OpenTerminal(const InsidePlan& plan) {
   // Belongs to init's session: the command is not a session leader, so it has a parent in the session and can be
   // stopped.
   if (::ioctl(slave, TIOCSCTTY, 0) != 0) Fail(plan, Stage::kSession, errno);
-  SendMaster(plan, master);
+  if (!SendDescriptor(plan.control, {ControlType::kPty, 0, 0}, master)) Fail(plan, Stage::kTerminal, errno);
   ::close(master);
   return slave;
 }
@@ -533,7 +533,31 @@ void SignalOthers(const Children& family, int signal) {
   ::close(proc);
 }
 
-void HandleControl(const ControlMessage& message, Children* family) {
+// From here, because a socket belongs to the network and to the control group of the process that makes it: the
+// connection is held to the rules of the job's own.
+void Connect(int control, int32_t target, int32_t id) {
+  const bool v6 = (target & kConnectVersion6) != 0;
+  sockaddr_in6 six{};
+  sockaddr_in four{};
+  six.sin6_family = AF_INET6;
+  six.sin6_addr = in6addr_loopback;
+  six.sin6_port = htons(static_cast<uint16_t>(target));
+  four.sin_family = AF_INET;
+  four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  four.sin_port = six.sin6_port;
+  const auto* address = v6 ? reinterpret_cast<const sockaddr*>(&six) : reinterpret_cast<const sockaddr*>(&four);
+  const socklen_t size = v6 ? sizeof six : sizeof four;
+  const int fd = ::socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return Tell(control, ControlType::kConnected, errno, id);
+  if (::connect(fd, address, size) != 0 && errno != EINPROGRESS) {
+    Tell(control, ControlType::kConnected, errno, id);
+  } else {
+    SendDescriptor(control, {ControlType::kConnected, 0, id}, fd);
+  }
+  ::close(fd);
+}
+
+void HandleControl(int control, const ControlMessage& message, Children* family) {
   switch (message.type) {
     case ControlType::kSignal:
     case ControlType::kSignalCommand:
@@ -547,6 +571,7 @@ void HandleControl(const ControlMessage& message, Children* family) {
     case ControlType::kSignalAll: ::kill(-1, message.value); return;
     case ControlType::kSignalOthers: return SignalOthers(*family, message.value);
     case ControlType::kEndWhenEmpty: family->end_when_empty = true; return;
+    case ControlType::kConnect: return Connect(control, message.value, message.id);
     default: return;
   }
 }
@@ -674,7 +699,7 @@ void OnEnd(int control, pid_t pid, int status, Children* family) {
           GiveTerminalTo(family->ranks[0]);
           stopped = false;
         }
-        HandleControl(message, family);
+        HandleControl(plan.control, message, family);
       }
     }
     if (fds[0].revents == 0 && !family->end_when_empty) continue;

@@ -39,6 +39,7 @@ enum class Completes {
   kEnvActions,
   kViews,
   kShares,
+  kNetworks,
   kSnapshots,
   kWrites,  // home keep discard
   kClasses,

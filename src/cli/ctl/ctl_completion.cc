@@ -73,8 +73,15 @@ std::string BashOffer(Completes what) {
     case Completes::kMemory: return "COMPREPLY=($(compgen -W '1G 4G 16G 64G' -- \"$cur\"))";
     case Completes::kViews: return "COMPREPLY=($(compgen -W 'live frozen' -- \"$cur\"))";
     case Completes::kShares: return "COMPREPLY=($(compgen -W 'mps time' -- \"$cur\"))";
+    case Completes::kNetworks: return "COMPREPLY=($(compgen -W 'host private' -- \"$cur\"))";
     default: return "COMPREPLY=()";
   }
+}
+
+// "-P|--pool"
+std::string BashPattern(const OptionSpec& o) {
+  if (o.long_name.empty()) return ShortOption(o);
+  return (o.short_name != 0 ? ShortOption(o) + "|" : "") + "--" + std::string(o.long_name);
 }
 
 // case "$prev" in ... for the options with values.
@@ -82,8 +89,7 @@ std::string BashValues(std::span<const OptionSpec> options, const std::string& i
   std::string out;
   for (const OptionSpec& o : options) {
     if (o.argument != Argument::kRequired) continue;
-    std::string pattern = o.short_name != 0 ? ShortOption(o) + "|" : "";
-    out += indent + pattern + "--" + std::string(o.long_name) + ") " + BashOffer(o.completes) + "; return;;\n";
+    out += indent + BashPattern(o) + ") " + BashOffer(o.completes) + "; return;;\n";
   }
   return out;
 }
@@ -92,8 +98,7 @@ std::string BashRun(const Program& p) {
   std::string with_value;
   for (const OptionSpec& o : p.options) {
     if (o.argument != Argument::kRequired) continue;
-    with_value += (with_value.empty() ? "" : "|") + (o.short_name != 0 ? ShortOption(o) + "|" : "") + "--" +
-                  std::string(o.long_name);
+    with_value += (with_value.empty() ? "" : "|") + BashPattern(o);
   }
   std::string name(p.name);
   return "_" + name +
@@ -156,6 +161,7 @@ std::string ZshAction(Completes what) {
     case Completes::kMemory: return "(1G 4G 16G 64G)";
     case Completes::kViews: return "(live frozen)";
     case Completes::kShares: return "(mps time)";
+    case Completes::kNetworks: return "(host private)";
     default: return " ";
   }
 }
@@ -232,6 +238,7 @@ std::string FishOffer(const OptionSpec& o) {
     case Completes::kMemory: return " -x -a '1G 4G 16G 64G'";
     case Completes::kViews: return " -x -a 'live frozen'";
     case Completes::kShares: return " -x -a 'mps time'";
+    case Completes::kNetworks: return " -x -a 'host private'";
     default: return " -x";
   }
 }

@@ -16,6 +16,7 @@
 #include "cli/request/wishes.h"
 #include "jobs/array.h"
 #include "jobs/gang.h"
+#include "ports/published_port.h"
 
 namespace vrun::cli {
 namespace {
@@ -239,6 +240,12 @@ void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
   json->EndArray().Key("directory").String(job.directory());
   json->Key("snapshot").String(job.snapshot());
   json->Key("view").String(job.live_view() ? "live" : "frozen").Key("view_state").String(job.live_state());
+  json->Key("network").String(job.network() == v1::NETWORK_PRIVATE ? "private" : "host");
+  json->Key("ports").BeginArray();
+  for (const v1::PublishedPort& port : job.ports()) {
+    json->BeginObject().Key("home").String(HomeAddressText(port)).Key("job").Uint(port.pod_port()).EndObject();
+  }
+  json->EndArray();
   if (job.has_away()) {
     json->Key("away").BeginObject().Key("safe").Bool(job.away().safe());
     json->Key("files_left").Uint(job.away().files_left()).Key("bytes_left").Uint(job.away().bytes_left());
@@ -400,6 +407,8 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   }
   line("root", Escape(job.frozen()));
   if (job.live_view()) line("view", job.live_state().empty() ? "live" : "live, " + Escape(job.live_state()));
+  if (job.network() == v1::NETWORK_PRIVATE) line("network", "private");
+  for (const v1::PublishedPort& port : job.ports()) line("port", PublishedPortText(port));
   if (job.keep_writes() && job.kept().empty()) line("writes", "kept on its node when it has ended");
   for (const v1::Kept& kept : job.kept()) line("writes", FormatKept(kept));
   line("submitted", TimeCell(job.submitted_us()));

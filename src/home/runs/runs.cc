@@ -11,6 +11,7 @@
 #include "home/links/controller_client.h"
 #include "home/runs/command/job_environment.h"
 #include "home/streams/log_spool.h"
+#include "home/streams/port_forwards.h"
 #include "jobs/ending.h"
 #include "jobs/gang.h"
 #include "tree/rules.h"
@@ -124,6 +125,9 @@ void Runs::StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run
   complete.clear_named();
   AddDefaultVariables(run.spec().resources(), named.cache, complete.mutable_spec()->mutable_command());
   if (run.has_array()) return StartArray(std::move(client), complete);
+  // Before there is a job: a port in use is told at once.
+  auto ports = PortForwards::Listen(loop_, run.spec().ports());
+  if (!ports) return client->SendError(ports.error());
   std::unique_ptr<AttachedRun> attached;
   if (run.detached()) {
     attached = Attach(client, options);
@@ -134,7 +138,7 @@ void Runs::StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run
   }
   AttachedRun* raw = attached.get();
   launching_.push_back(std::move(attached));
-  raw->StartRun(complete);
+  raw->StartRun(complete, *std::move(ports));
 }
 
 // As the node would, but at once and without a job.
@@ -549,6 +553,11 @@ JobRun::Plan Runs::PlanOf(uint64_t job, const v1::GetReply& reply, tree::TreePtr
   plan.live = reply.info().live_view();
   plan.live_paths = !plan.live && !reply.info().live_paths().empty();
   plan.gang = reply.info().gang();
+  if (auto ports = PortForwards::Listen(loop_, reply.info().ports())) {
+    plan.ports = *std::move(ports);
+  } else {
+    LogWarning("job {}: {}", job, ports.error().message());
+  }
   // The first pod may be over already.
   if (reply.placements_size() > 0) plan.placement = reply.placements(0);
   if (reply.has_placement()) plan.placement = reply.placement();

@@ -29,6 +29,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "node/carry/kept_series.h"
+#include "node/ports/pod_ports.h"
 #include "node/task/job_link.h"
 #include "node/task/task_connection.h"
 #include "node/task/task_ending.h"
@@ -117,6 +118,7 @@ class TaskSupervisor {
   bool OutputEndSent();
   OutputPump* Output(v1::StreamId id);
   void Send(const v1::TaskDown& down);
+  void SendPort(v1::PortFrame frame);
   void Tell();  // sends Started and Exited when due
 
   EventLoop* loop_;
@@ -163,6 +165,7 @@ class TaskSupervisor {
   int stopped_by_ = 0;                    // the signal that stopped the command; 0: not stopped
   int terminal_ = -1;                     // the master side, owned by stdout_
   TaskWrites writes_;
+  PodPorts ports_;
   std::unique_ptr<KeptWriter> keeping_;  // set while the writes are copied to the kept store
 };
 
