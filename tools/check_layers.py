@@ -36,7 +36,7 @@ ALLOWED = {
 # Folders of a module, lowest first: each includes only itself and those before it. "." is the module's own folder.
 # "testing", where there is one, is above all of them, and only tests include it.
 ROOMS = {
-    "base": ["thread", ".", "hash", "io"],
+    "base": ["thread", ".", "hash", "io", "secrets"],
     "tree": [".", "scan"],
     "store": ["format", "."],
     "gpu": [".", "inject"],

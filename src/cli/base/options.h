@@ -40,6 +40,8 @@ enum class Completes {
   kViews,
   kShares,
   kNetworks,
+  kSecrets,
+  kSecretActions,
   kSnapshots,
   kWrites,  // home keep discard
   kClasses,

@@ -5,6 +5,7 @@
 #include "base/escape.h"
 #include "cli/array/array_options.h"
 #include "cli/isolation/network_options.h"
+#include "cli/isolation/secret_options.h"
 #include "cli/request/gpu_options.h"
 #include "cli/request/log_path.h"
 #include "cli/request/wishes.h"
@@ -86,6 +87,7 @@ enum Id {
   kNetwork,
   kPublish,
   kPortOrPool,
+  kSecret,
   kHelp,
   kVersion,
 };
@@ -162,6 +164,14 @@ constexpr OptionSpec kPublishSpec{kPublish,
                                   "[ADDRESS:]PORT[:JOB_PORT]",
                                   "connections to this port of this machine's localhost (or of ADDRESS) go on at the "
                                   "job's localhost; may be repeated; also -p PORT"};
+constexpr OptionSpec kSecretSpec{kSecret,
+                                 0,
+                                 "secret",
+                                 kValue,
+                                 "NAME[=WHERE]",
+                                 "give it this secret of `vctl secret`: as a file /run/secrets/NAME, as WHERE below "
+                                 "/run, or as the environment variable WHERE; may be repeated",
+                                 Completes::kSecrets};
 constexpr OptionSpec kWritesSpec{kWrites,
                                  0,
                                  "writes",
@@ -302,6 +312,7 @@ constexpr OptionSpec kRunOptions[] = {
     kLiveSpec,
     kNetworkSpec,
     kPublishSpec,
+    kSecretSpec,
     kWritesSpec,
     kDiscardSpec,
     kClassSpec,
@@ -386,6 +397,7 @@ constexpr OptionSpec kBatchOptions[] = {
     kLiveSpec,
     kNetworkSpec,
     kPublishSpec,
+    kSecretSpec,
     kWritesSpec,
     kDiscardSpec,
     kClassSpec,
@@ -488,23 +500,22 @@ constexpr HarmlessOption kHarmless[] = {
     {.long_name = "wckey", .argument = kValue},
 };
 
-#define VRUN_COMMON_UNSUPPORTED                                                                                   \
-  {0, "batch", kChoosePool}, {0, "bb", kLeaveOut}, {0, "bbf", kLeaveOut}, {0, "cluster-constraint", kChoosePool}, \
-      {'M', "clusters", kChoosePool}, {0, "container", "the job runs in your root, see also --snapshot"},         \
-      {0, "container-id", "the job runs in your root, see also --snapshot"},                                      \
-      {'S', "core-spec", "write -c N for the cores that it needs"}, {0, "cores-per-socket", kChoosePool},         \
-      {0, "cpu-freq", kNodeDecides}, {0, "cpus-per-gpu", "write -c N for the whole job"},                         \
-      {0, "exclusive", "ask for all cores with -c"}, {0, "export-file", "write --export NAME=VALUE,..."},         \
-      {'B', "extra-node-info", kChoosePool}, {0, "gid", "jobs run as you"}, {0, "gpu-freq", kNodeDecides},        \
-      {0, "gpus-per-socket", "write -G [TYPE:]N"}, {'I', "immediate", kLeaveOut}, {'L', "licenses", kLeaveOut},   \
-      {0, "mcs-label", kLeaveOut}, {0, "mem-per-cpu", "write --mem SIZE for the whole job"},                      \
-      {0, "mem-per-gpu", "write --mem SIZE for the whole job"}, {0, "mincpus", "write -c N"},                     \
-      {'F', "nodefile", "write --nodelist"}, {0, "power", kNodeDecides}, {0, "priority", "write --class CLASS"},  \
-      {0, "reboot", kNodeDecides}, {0, "reservation", kChoosePool}, {0, "resv-ports", kLeaveOut},                 \
-      {0, "sockets-per-node", kChoosePool}, {0, "thread-spec", "write -c N for the cores that it needs"},         \
-      {0, "tmp", kChoosePool}, {0, "tres-per-task", "write -c, --mem and -G"}, {0, "uid", "jobs run as you"},     \
-      {'u', "usage", "write --help"}, {                                                                           \
-    0, "x11", "there is no display in a job, leave it out"                                                        \
+#define VRUN_COMMON_UNSUPPORTED                                                                                        \
+  {0, "batch", kChoosePool}, {0, "bb", kLeaveOut}, {0, "bbf", kLeaveOut}, {0, "cluster-constraint", kChoosePool},      \
+      {'M', "clusters", kChoosePool}, {0, "container", "the job runs in your root, see also --snapshot"},              \
+      {0, "container-id", "the job runs in your root, see also --snapshot"},                                           \
+      {'S', "core-spec", "write -c N for the cores that it needs"}, {0, "cores-per-socket", kChoosePool},              \
+      {0, "cpu-freq", kNodeDecides}, {0, "cpus-per-gpu", "write -c N for the whole job"},                              \
+      {0, "exclusive", "ask for all cores with -c"}, {0, "export-file", "write --export NAME=VALUE,..."},              \
+      {'B', "extra-node-info", kChoosePool}, {0, "gid", "jobs run as you"}, {0, "gpu-freq", kNodeDecides},             \
+      {0, "gpus-per-socket", "write -G [TYPE:]N"}, {'I', "immediate", kLeaveOut}, {'L', "licenses", kLeaveOut},        \
+      {0, "mcs-label", kLeaveOut}, {0, "mem-per-cpu", "write --mem SIZE for the whole job"},                           \
+      {0, "mem-per-gpu", "write --mem SIZE for the whole job"}, {0, "mincpus", "write -c N"},                          \
+      {'F', "nodefile", "write --nodelist"}, {0, "power", kNodeDecides}, {0, "priority", "write --class CLASS"},       \
+      {0, "reboot", kNodeDecides}, {0, "reservation", kChoosePool}, {0, "resv-ports", kLeaveOut},                      \
+      {0, "sockets-per-node", kChoosePool}, {0, "thread-spec", "write -c N for the cores that it needs"},              \
+      {0, "tres-per-task", "write -c, --mem and -G"}, {0, "uid", "jobs run as you"}, {'u', "usage", "write --help"}, { \
+    0, "x11", "there is no display in a job, leave it out"                                                             \
   }
 
 constexpr UnsupportedOption kRunUnsupported[] = {{'a', "array", "an array runs in the background, use vbatch"},
@@ -813,6 +824,7 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kNoAway: out->away = false; return {};
     case kNoWait: out->wait_until_away = false; return {};
     case kNetwork: return ParseNetwork(value, spec);
+    case kSecret: return ParseSecret(value, spec);
     case kPublish: return ParsePublish(value, spec);
     case kPortOrPool: return ParsePortOrPool(value, spec);
     case kHelp: out->help = true; return {};

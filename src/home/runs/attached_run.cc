@@ -197,6 +197,7 @@ JobRun::Plan AttachedRun::PlanOf(const v1::Run& run, const v1::SubmitRequest& re
   plan.live_paths = !plan.live && !request.spec().live_paths().empty();
   plan.away = request.spec().away() && !request.spec().keep_writes();
   plan.late = plan.tree && ComesAfterOthers(run.spec().scheduling());
+  for (const v1::SecretUse& use : run.spec().secrets()) plan.secrets.push_back(use.name());
   return plan;
 }
 

@@ -86,6 +86,7 @@ class JobRun {
     // (null: it is not frozen).
     bool late = false;
     std::function<void(const Plan&)> freeze;
+    std::vector<std::string> secrets;     // names; each attempt gets the values that they have when it starts
     std::shared_ptr<PortForwards> ports;  // its published ports; null: none. Of a gang: the first pod's
 
     // --- of a gang (jobs/gang.h) ---

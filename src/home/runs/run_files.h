@@ -12,6 +12,7 @@
 
 #include "base/io/stream_progress.h"
 #include "base/result.h"
+#include "base/secrets/secret_store.h"
 #include "base/unique_fd.h"
 
 namespace vrun::v1 {
@@ -70,6 +71,7 @@ class RunFiles {
       : root_(std::move(root)), state_directory_(std::move(state_directory)) {}
 
   const std::string& root() const { return root_; }
+  SecretStore secrets() const { return SecretStore(state_directory_); }
 
   // Whether files that name their node could be created, as far as that can be known without it.
   Status CheckDetached(const DetachedFiles& files) const;

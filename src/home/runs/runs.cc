@@ -553,6 +553,7 @@ JobRun::Plan Runs::PlanOf(uint64_t job, const v1::GetReply& reply, tree::TreePtr
   plan.live = reply.info().live_view();
   plan.live_paths = !plan.live && !reply.info().live_paths().empty();
   plan.gang = reply.info().gang();
+  for (const v1::SecretUse& use : reply.info().secrets()) plan.secrets.push_back(use.name());
   if (auto ports = PortForwards::Listen(loop_, reply.info().ports())) {
     plan.ports = *std::move(ports);
   } else {

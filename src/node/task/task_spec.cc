@@ -106,6 +106,30 @@ std::string OwnHosts(const std::string& hostname) {
   return name.empty() ? "" : "127.0.0.1\t" + name + "\n";
 }
 
+// What home has sent of its secrets. Before the environments of further ranks are made.
+Status AddSecrets(const v1::TaskSpec& in, sandbox::Spec* out) {
+  for (const v1::SecretUse& use : in.order().spec().secrets()) {
+    const auto value = std::find_if(in.secrets().begin(), in.secrets().end(),
+                                    [&use](const v1::SecretValue& v) { return v.name() == use.name(); });
+    if (value == in.secrets().end()) {
+      return Error(Code::kNotFound, "secret " + Escape(use.name()) + " is no longer stored at home: `vctl secret set " +
+                                        Escape(use.name()) + "`");
+    }
+    if (!use.path().empty()) {
+      if (!use.path().starts_with("/run/") || !IsCString(use.path())) {
+        return Error(Code::kInvalid, "secret " + Escape(use.name()) + ": its file is not below /run");
+      }
+      out->files.push_back({use.path(), value->value(), true});
+    }
+    if (use.variable().empty()) continue;
+    if (!IsCString(value->value())) {
+      return Error(Code::kInvalid, "secret " + Escape(use.name()) + ": it has a NUL byte, so it cannot be a variable");
+    }
+    SetVariable(&out->environment, use.variable(), value->value());
+  }
+  return {};
+}
+
 // What distinguishes a pod of a gang from the sandbox of a single process.
 Status AddGang(const v1::TaskSpec& in, sandbox::Spec* out) {
   const v1::StartAttempt& order = in.order();
@@ -242,6 +266,7 @@ Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) 
   if (!run.scheduling().team().empty()) SetVariable(&out.environment, "VRUN_TEAM", run.scheduling().team());
   SetVariable(&out.environment, "VRUN_JOB_SOCKET", sandbox::kJobSocketPath);
   SetVariable(&out.environment, "VRUN_CKPT_DIR", CheckpointDirectory(out.working_directory, placement.job()));
+  VRUN_TRY(AddSecrets(in, &out));
   if (Gang::Is(in.order()) || in.order().parent_array() != 0) VRUN_TRY(AddGang(in, &out));
   return out;
 }

@@ -28,7 +28,7 @@ constexpr const char* kUsage =
     "usage: sandbox_run [--uid N] [--allow-setuid] [--no-namespaces] [--fuse] [--private-network] [--live]\n"
     "                   [--device PATH:MAJOR:MINOR] [--mount SOURCE:TARGET] [--file PATH:CONTENT] [--link "
     "PATH:TARGET]\n"
-    "                   [--directory DIRECTORY]\n"
+    "                   [--directory DIRECTORY] [--secret PATH:CONTENT]\n"
     "                   [--root DIRECTORY] [--memory BYTES] [--pids N] [--refuse-port N] [--owner N]\n"
     "                   [--starts N] [--] COMMAND...\n"
     "--starts: starts it so often and prints the microseconds from the start to the exec, one a line.\n";
@@ -75,6 +75,8 @@ bool Parse(int argc, char** argv, Options* out) {
         out->root = value;
       } else if (name == "--directory") {
         spec.working_directory = value;
+      } else if (name == "--secret" && parts.size() == 2) {
+        spec.files.push_back({parts[0], parts[1], true});
       } else if (name == "--memory") {
         spec.limits.memory_bytes = Number(value);
       } else if (name == "--pids") {

@@ -294,6 +294,14 @@ void PodRun::Connect() {
     output->set_offset(sink_->OutputWanted(output->stream()));
   }
   attach->set_detached(plan_.detached);
+  for (const std::string& name : plan_.secrets) {
+    // The node says what is missing, unless it has it already.
+    Result<std::string> value = files_->secrets().Get(name);
+    if (!value) continue;
+    v1::SecretValue* secret = attach->add_secrets();
+    secret->set_name(name);
+    secret->set_value(*std::move(value));
+  }
   // Only a job that was attached before, perhaps by an earlier home, can have applied anything.
   if (attempt_->write_back || files_->HasApplyJournal(ApplyJournal())) {
     MakeWriteBack();
