@@ -48,7 +48,7 @@ ROOMS = {
             "live/kernel", "live/content", "live/root", "live"],
     "home": ["root/watch", "root", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "kept", "runs/command",
              "runs", "runs/pod", "runs/gang", "clients", "."],
-    "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "ports", "task", "agent"],
+    "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "ports", "limits", "task", "agent"],
     "control": ["store", "tier", "places", "gpus", "journal", "state", "state/arrays", "state/gpus", "ops", "duties", "."],
     "cli": ["base", "array", "isolation", "request", "gpus", "host", "run", "ctl", "."],
 }

@@ -177,4 +177,4 @@ def test_help_and_completion_know_it(cluster):
         assert "set list delete" in text and "vctl secret list -o name" in text
     for program in ("vrun", "vbatch"):
         text = cluster.run(program, "--help").stdout
-        assert "--secret" in text
+        assert "--secret" in text and "--tmp" in text

@@ -88,6 +88,7 @@ enum Id {
   kPublish,
   kPortOrPool,
   kSecret,
+  kTmp,
   kHelp,
   kVersion,
 };
@@ -172,6 +173,14 @@ constexpr OptionSpec kSecretSpec{kSecret,
                                  "give it this secret of `vctl secret`: as a file /run/secrets/NAME, as WHERE below "
                                  "/run, or as the environment variable WHERE; may be repeated",
                                  Completes::kSecrets};
+constexpr OptionSpec kTmpSpec{kTmp,
+                              0,
+                              "tmp",
+                              kValue,
+                              "SIZE",
+                              "what it may keep on the node's disk: its /tmp, and what it writes in a frozen view; a "
+                              "job that exceeds it is ended",
+                              Completes::kMemory};
 constexpr OptionSpec kWritesSpec{kWrites,
                                  0,
                                  "writes",
@@ -313,6 +322,7 @@ constexpr OptionSpec kRunOptions[] = {
     kNetworkSpec,
     kPublishSpec,
     kSecretSpec,
+    kTmpSpec,
     kWritesSpec,
     kDiscardSpec,
     kClassSpec,
@@ -398,6 +408,7 @@ constexpr OptionSpec kBatchOptions[] = {
     kNetworkSpec,
     kPublishSpec,
     kSecretSpec,
+    kTmpSpec,
     kWritesSpec,
     kDiscardSpec,
     kClassSpec,
@@ -824,6 +835,7 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kNoAway: out->away = false; return {};
     case kNoWait: out->wait_until_away = false; return {};
     case kNetwork: return ParseNetwork(value, spec);
+    case kTmp: return Store(ParseMemory(value), [&](uint64_t n) { spec->set_tmp_bytes(n); });
     case kSecret: return ParseSecret(value, spec);
     case kPublish: return ParsePublish(value, spec);
     case kPortOrPool: return ParsePortOrPool(value, spec);

@@ -71,7 +71,8 @@ TaskSupervisor::TaskSupervisor(EventLoop* loop, TaskOptions options, sandbox::Cg
       stderr_(loop, [this] { Pump(); }),
       stdin_(loop, [this] { AcknowledgeInput(); }),
       ports_(loop,
-             {.send = [this](v1::PortFrame frame) { SendPort(std::move(frame)); }, .on_drained = [this] { Pump(); }}) {}
+             {.send = [this](v1::PortFrame frame) { SendPort(std::move(frame)); }, .on_drained = [this] { Pump(); }}),
+      disk_(loop) {}
 
 TaskSupervisor::~TaskSupervisor() {
   if (listener_) loop_->Remove(listener_.get());
@@ -332,6 +333,18 @@ void TaskSupervisor::OnStart() {
     OnUp(std::move(up));
   }
   if (Run().scheduling().limit_s() != 0) ArmLimit();
+  LimitDisk();
+}
+
+void TaskSupervisor::LimitDisk() {
+  const uint64_t limit = Run().tmp_bytes();
+  if (limit == 0) return;
+  const std::string& directory = spec_->task_directory();
+  Status started = disk_.Start({directory + "/upper", directory + "/tmp"}, limit, [this] {
+    if (why_.empty()) why_ = DiskReason(*spec_);
+    Stop(Stopped::kTooMuchDisk, SIGKILL);
+  });
+  if (!started) notices_.push_back("--tmp is not enforced: " + started.error().message());
 }
 
 // The command must be gone at the limit: its own signal is sent its notice before that, SIGTERM a moment before.
@@ -552,6 +565,7 @@ void TaskSupervisor::Record(v1::ExitRecord record) {
   for (EventLoop::TimerId timer :
        {warn_timer_, limit_timer_, end_timer_, term_timer_, kill_timer_, late_timer_, saved_timer_})
     loop_->Cancel(timer);
+  disk_.Stop();
   job_link_.End();
   record.set_job(Place().job());
   record.set_attempt(Place().attempt());

@@ -29,6 +29,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "node/carry/kept_series.h"
+#include "node/limits/disk_limit.h"
 #include "node/ports/pod_ports.h"
 #include "node/task/job_link.h"
 #include "node/task/task_connection.h"
@@ -93,6 +94,7 @@ class TaskSupervisor {
   void OnMembers(const std::string& bytes);
   void Stop(Stopped why, int signal);
   void ArmLimit();
+  void LimitDisk();
   void SendEndSignal();
   void Settle();
   void Ended();
@@ -166,6 +168,7 @@ class TaskSupervisor {
   int terminal_ = -1;                     // the master side, owned by stdout_
   TaskWrites writes_;
   PodPorts ports_;
+  DiskLimit disk_;
   std::unique_ptr<KeptWriter> keeping_;  // set while the writes are copied to the kept store
 };
 
