@@ -22,13 +22,14 @@ ALLOWED = {
     "sim": {"base", "sched"},
     "jobs": {"base"},
     "people": {"base"},
-    "home": {"base", "tree", "store", "rpc", "jobs"},
-    "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "rpc", "s3"},
+    "ports": {"base"},
+    "home": {"base", "tree", "store", "rpc", "jobs", "ports"},
+    "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "rpc", "s3", "ports"},
     # A node towards homes, a home towards nodes: made of one half of each.
     "snapshots": {"base", "tree", "store", "vfs", "rpc", "s3", "home", "node"},
     "control": {"base", "sched", "jobs", "people", "rpc", "s3"},
     "pools": {"base", "rpc"},
-    "cli": {"base", "jobs", "people"},
+    "cli": {"base", "jobs", "people", "ports"},
     "simulator": {"base", "sim", "cli"},
     "daemon": {"base", "people", "rpc", "home", "node", "snapshots", "control"},
 }
@@ -36,7 +37,7 @@ ALLOWED = {
 # Folders of a module, lowest first: each includes only itself and those before it. "." is the module's own folder.
 # "testing", where there is one, is above all of them, and only tests include it.
 ROOMS = {
-    "base": ["thread", ".", "hash", "io"],
+    "base": ["thread", ".", "hash", "io", "secrets"],
     "tree": [".", "scan"],
     "store": ["format", "."],
     "gpu": [".", "inject"],
@@ -48,9 +49,9 @@ ROOMS = {
             "live/kernel", "live/content", "live/root", "live"],
     "home": ["root/watch", "root", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "kept", "runs/command",
              "runs", "runs/pod", "runs/gang", "clients", "."],
-    "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "task", "agent"],
+    "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "ports", "limits", "task", "agent"],
     "control": ["store", "tier", "places", "gpus", "journal", "state", "state/arrays", "state/gpus", "ops", "duties", "."],
-    "cli": ["base", "array", "request", "gpus", "host", "run", "ctl", "people", "."],
+    "cli": ["base", "array", "isolation", "request", "gpus", "host", "run", "ctl", "people", "."],
 }
 TESTING = "testing"
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z0-9_]+)/((?:[a-z0-9_]+/)*)[a-z0-9_]+\.h"')

@@ -3,10 +3,11 @@
 #include "sandbox/inside.h"
 
 #include <fcntl.h>
-#include <linux/close_range.h>
+#include <linux/openat2.h>
 #include <linux/seccomp.h>
 #include <linux/securebits.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -56,6 +57,22 @@ void Await(const InsidePlan& plan, ControlType type) {
 void Tell(int control, ControlType type, int32_t value, int32_t id = 0) {
   const ControlMessage message{type, value, id};
   ::send(control, &message, sizeof message, MSG_NOSIGNAL);
+}
+
+bool SendDescriptor(int socket, ControlMessage message, int descriptor) {
+  iovec io{&message, sizeof message};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr m{};
+  m.msg_iov = &io;
+  m.msg_iovlen = 1;
+  m.msg_control = control;
+  m.msg_controllen = sizeof control;
+  cmsghdr* c = CMSG_FIRSTHDR(&m);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(c), &descriptor, sizeof descriptor);
+  return ::sendmsg(socket, &m, MSG_NOSIGNAL) >= 0;
 }
 
 // --- building the sandbox: each step returns 0 or an errno -----------------------------------------------------------
@@ -282,23 +299,6 @@ constexpr Step kSteps[] = {
 
 // --- the terminal ----------------------------------------------------------------------------------------------------
 
-void SendMaster(const InsidePlan& plan, int master) {
-  ControlMessage message{ControlType::kPty, 0, 0};
-  iovec io{&message, sizeof message};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr m{};
-  m.msg_iov = &io;
-  m.msg_iovlen = 1;
-  m.msg_control = control;
-  m.msg_controllen = sizeof control;
-  cmsghdr* c = CMSG_FIRSTHDR(&m);
-  c->cmsg_level = SOL_SOCKET;
-  c->cmsg_type = SCM_RIGHTS;
-  c->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(c), &master, sizeof master);
-  if (::sendmsg(plan.control, &m, MSG_NOSIGNAL) < 0) Fail(plan, Stage::kTerminal, errno);
-}
-
 // A pty from the sandbox's own devpts, so that ttyname works inside. Returns the slave.
 int OpenTerminal(const InsidePlan& plan) {
   int master = ::open("/dev/pts/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
@@ -318,7 +318,7 @@ int OpenTerminal(const InsidePlan& plan) {
   // Belongs to init's session: the command is not a session leader, so it has a parent in the session and can be
   // stopped.
   if (::ioctl(slave, TIOCSCTTY, 0) != 0) Fail(plan, Stage::kSession, errno);
-  SendMaster(plan, master);
+  if (!SendDescriptor(plan.control, {ControlType::kPty, 0, 0}, master)) Fail(plan, Stage::kTerminal, errno);
   ::close(master);
   return slave;
 }
@@ -408,6 +408,37 @@ int DropCapabilities(const InsidePlan& plan) {
   return 0;
 }
 
+// Closes what is not the command's, except the start pipe. Not at the exec: until then the directory and the program
+// would be looked up with the supervisor's descriptors, as in /proc/self/fd/9/etc.
+void CloseForeign(const InsidePlan& plan) {
+  int highest = 2;
+  for (size_t i = 0; i < plan.move_count; ++i) highest = plan.moves[i].to > highest ? plan.moves[i].to : highest;
+  for (int fd = 3; fd <= highest; ++fd) {
+    bool own = fd == plan.start;
+    for (size_t i = 0; i < plan.move_count; ++i) own |= plan.moves[i].to == fd;
+    if (!own) ::close(fd);
+  }
+  const auto start = static_cast<unsigned>(plan.start), above = static_cast<unsigned>(highest) + 1;
+  if (start > above) ::syscall(SYS_close_range, above, start - 1, 0u);
+  ::syscall(SYS_close_range, start >= above ? start + 1 : above, ~0u, 0u);
+}
+
+// Returns 0 or an errno. A link of /proc leads to what a process has open, wherever that is: never to a directory to
+// work in.
+int EnterDirectory(const char* path) {
+  open_how how{};
+  how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
+  how.resolve = RESOLVE_NO_MAGICLINKS;
+  const auto fd = static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how));
+  if (fd < 0) return errno;
+  const int error = ::fchdir(fd) != 0 ? errno : 0;
+  ::close(fd);
+  // The kernel begins the path of a directory outside of the root with "(unreachable)".
+  char begin[4096];
+  if (error == 0 && ::syscall(SYS_getcwd, begin, sizeof begin) > 0 && begin[0] != '/') return EXDEV;
+  return error;
+}
+
 [[noreturn]] void BecomeCommand(InsidePlan plan, int terminal) {
   if (plan.move_count > 0) {
     int highest = 2;
@@ -427,10 +458,10 @@ int DropCapabilities(const InsidePlan& plan) {
   for (int i = 0; i < 3; ++i) {
     if (::dup2(plan.terminal ? terminal : plan.streams[i], i) < 0) Fail(plan, Stage::kStreams, errno);
   }
-  ::syscall(SYS_close_range, 3, ~0u, CLOSE_RANGE_CLOEXEC);
   for (size_t i = 0; i < plan.move_count; ++i) {
     if (::dup2(plan.moves[i].from, plan.moves[i].to) < 0) Fail(plan, Stage::kStreams, errno);
   }
+  CloseForeign(plan);
   for (size_t i = 0; i < plan.limit_count; ++i) {
     if (::setrlimit(static_cast<__rlimit_resource_t>(plan.limits[i].resource), &plan.limits[i].value) != 0) {
       Fail(plan, Stage::kLimits, errno);
@@ -450,7 +481,7 @@ int DropCapabilities(const InsidePlan& plan) {
   if (::syscall(SYS_setresuid, plan.uid, plan.uid, plan.uid) != 0) Fail(plan, Stage::kUid, errno);
   if (plan.no_new_privileges && ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) Fail(plan, Stage::kUid, errno);
   ::umask(plan.umask);
-  if (::chdir(plan.directory) != 0) Fail(plan, Stage::kDirectory, errno);
+  if (int e = EnterDirectory(plan.directory)) Fail(plan, Stage::kDirectory, e);
   ResetSignals();
   Exec(plan);
 }
@@ -502,7 +533,31 @@ void SignalOthers(const Children& family, int signal) {
   ::close(proc);
 }
 
-void HandleControl(const ControlMessage& message, Children* family) {
+// From here, because a socket belongs to the network and to the control group of the process that makes it: the
+// connection is held to the rules of the job's own.
+void Connect(int control, int32_t target, int32_t id) {
+  const bool v6 = (target & kConnectVersion6) != 0;
+  sockaddr_in6 six{};
+  sockaddr_in four{};
+  six.sin6_family = AF_INET6;
+  six.sin6_addr = in6addr_loopback;
+  six.sin6_port = htons(static_cast<uint16_t>(target));
+  four.sin_family = AF_INET;
+  four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  four.sin_port = six.sin6_port;
+  const auto* address = v6 ? reinterpret_cast<const sockaddr*>(&six) : reinterpret_cast<const sockaddr*>(&four);
+  const socklen_t size = v6 ? sizeof six : sizeof four;
+  const int fd = ::socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return Tell(control, ControlType::kConnected, errno, id);
+  if (::connect(fd, address, size) != 0 && errno != EINPROGRESS) {
+    Tell(control, ControlType::kConnected, errno, id);
+  } else {
+    SendDescriptor(control, {ControlType::kConnected, 0, id}, fd);
+  }
+  ::close(fd);
+}
+
+void HandleControl(int control, const ControlMessage& message, Children* family) {
   switch (message.type) {
     case ControlType::kSignal:
     case ControlType::kSignalCommand:
@@ -516,6 +571,7 @@ void HandleControl(const ControlMessage& message, Children* family) {
     case ControlType::kSignalAll: ::kill(-1, message.value); return;
     case ControlType::kSignalOthers: return SignalOthers(*family, message.value);
     case ControlType::kEndWhenEmpty: family->end_when_empty = true; return;
+    case ControlType::kConnect: return Connect(control, message.value, message.id);
     default: return;
   }
 }
@@ -643,7 +699,7 @@ void OnEnd(int control, pid_t pid, int status, Children* family) {
           GiveTerminalTo(family->ranks[0]);
           stopped = false;
         }
-        HandleControl(message, family);
+        HandleControl(plan.control, message, family);
       }
     }
     if (fds[0].revents == 0 && !family->end_when_empty) continue;

@@ -73,12 +73,17 @@ enum class ControlType : uint32_t {
   kExec = 13,          // to init: start the process `id`; descriptors: an ExecBlock, its stdout, stderr and start pipe
   kFiltered = 15,      // to init: its control group has its filters, so commands may start
   kExecEnded = 14,     // from init: that process has ended, with status `value`
+  kConnect = 16,       // to init: connect to a port of localhost, `value` is the port, plus kConnectVersion6
+  kConnected = 17,     // from init, the answer: `value` is an errno, or 0 and the socket, which may still be connecting
 };
 struct ControlMessage {
   ControlType type;
   int32_t value;
   int32_t id;
 };
+
+// In kConnect: the port of ::1, not of 127.0.0.1.
+inline constexpr int32_t kConnectVersion6 = 1 << 16;
 
 // A command in a memory file, for kExec. A list is the index of its first pointer in `pointers`; each pointer is an
 // offset from the start of the file, and 0 ends a list. The new process turns them into addresses.

@@ -87,6 +87,15 @@ Result<UniqueFd> ListenBelow(int run, const std::string& path, uint32_t owner) {
 
 std::string BelowRun(const std::string& path) { return path.substr(std::string_view("/run/").size()); }
 
+Status WriteSecret(int run, const RunFile& file, const Spec& spec) {
+  VRUN_TRY(WriteBelow(run, BelowRun(file.path), file.content, spec.ids.base(), 0400));
+  const uint32_t uid = spec.ids.ToNode(spec.identity.uid), gid = spec.ids.ToNode(spec.identity.gid);
+  if (::fchownat(run, BelowRun(file.path).c_str(), uid, gid, AT_SYMLINK_NOFOLLOW) != 0) {
+    return ErrnoError("chown " + file.path);
+  }
+  return {};
+}
+
 // Best effort: without the program, a job can still use the socket itself.
 void AddProgram(int run, const Spec& spec, PreparedMounts* mounts) {
   constexpr const char* kFirst = kProgramPaths[0];
@@ -108,6 +117,7 @@ Result<UniqueFd> MakeRun(const Spec& spec) {
     VRUN_TRY(WriteBelow(run.get(), BelowRun(kScriptPath), spec.script, spec.ids.base(), 0755));
   }
   for (const RunFile& file : spec.files) {
+    if (file.secret) continue;  // later: it may be in the user's own directory
     VRUN_TRY(WriteBelow(run.get(), BelowRun(file.path), file.content, spec.ids.base()));
   }
   if (spec.identity.uid == 0) return run;
@@ -301,6 +311,9 @@ Result<PreparedMounts> PrepareMounts(int root, const Spec& spec) {
   VRUN_TRY(add(MakeRun(spec), point("run")));
   mounts.run.Reset(::fcntl(mounts.list.back().mount.get(), F_DUPFD_CLOEXEC, 3));
   const int run = mounts.run.get();
+  for (const RunFile& file : spec.files) {
+    if (file.secret) VRUN_TRY(WriteSecret(run, file, spec));
+  }
   AddResolvConf(root, run, spec, &mounts);
   AddHosts(root, spec, &mounts);
   if (!spec.program.empty()) AddProgram(run, spec, &mounts);

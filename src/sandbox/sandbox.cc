@@ -402,8 +402,14 @@ void Sandbox::ReadUsage() {
   ending_->cpu_us = cgroup_.cpu_us();
 }
 
-// Receives one packet without waiting; returns recvmsg's result. A received descriptor is the terminal's master.
-ssize_t Sandbox::ReceiveControl(void* packet, size_t size) {
+Status Sandbox::Connect(int32_t number, uint16_t port, bool version6) {
+  const ControlMessage message{ControlType::kConnect, version6 ? port | kConnectVersion6 : port, number};
+  const ssize_t n = ::send(control_.get(), &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return n == sizeof message ? Status() : Status(ErrnoError("ask init for a connection"));
+}
+
+// Receives one packet without waiting; returns recvmsg's result.
+ssize_t Sandbox::ReceiveControl(void* packet, size_t size, UniqueFd* descriptor) {
   iovec io{packet, size};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
   msghdr m{};
@@ -418,10 +424,9 @@ ssize_t Sandbox::ReceiveControl(void* packet, size_t size) {
   if (n < 0) return n;
   cmsghdr* c = CMSG_FIRSTHDR(&m);
   if (c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
-    int master;
-    std::memcpy(&master, CMSG_DATA(c), sizeof master);
-    output_.Reset(master);
-    input_.Reset(::fcntl(master, F_DUPFD_CLOEXEC, 3));  // an event loop needs one descriptor per direction
+    int received;
+    std::memcpy(&received, CMSG_DATA(c), sizeof received);
+    descriptor->Reset(received);
   }
   return n;
 }
@@ -429,12 +434,18 @@ ssize_t Sandbox::ReceiveControl(void* packet, size_t size) {
 std::optional<Ending> Sandbox::ReadControl() {
   ControlMessage message;
   while (!control_closed_) {
-    ssize_t n = ReceiveControl(&message, sizeof message);
+    UniqueFd descriptor;
+    ssize_t n = ReceiveControl(&message, sizeof message, &descriptor);
     if (n < 0 && errno == EAGAIN) break;
     // Init exited with a packet of ours unread. The kernel says so once, before what init had sent.
     if (n < 0 && errno == ECONNRESET) continue;
     if (n != sizeof message) {
       control_closed_ = true;
+    } else if (message.type == ControlType::kPty) {
+      input_.Reset(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 3));  // an event loop needs one descriptor per direction
+      output_ = std::move(descriptor);
+    } else if (message.type == ControlType::kConnected) {
+      connections_.push_back({message.id, std::move(descriptor), message.value});
     } else if (message.type == ControlType::kStopped) {
       stop_ = message.value;
     } else if (message.type == ControlType::kPrepared) {

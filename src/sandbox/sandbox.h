@@ -53,6 +53,13 @@ struct ProcessEnd {
   int wait_status = 0;
 };
 
+// The answer to Sandbox::Connect.
+struct Connection {
+  int32_t number = 0;
+  UniqueFd socket;  // non-blocking; it may still be connecting: writable when that is over
+  int error = 0;    // an errno; there is no socket then
+};
+
 struct ProcessStreams {
   UniqueFd input, output, error;
 };
@@ -122,6 +129,12 @@ class Sandbox {
   std::vector<ProcessEnd> TakeRankEnds() { return std::exchange(rank_ends_, {}); }
   std::vector<ProcessEnd> TakeExecEnds() { return std::exchange(exec_ends_, {}); }
 
+  // Connects to a port of the inside's localhost, as a process inside would: in its network, held to its filter.
+  // `number` must be unique. kUnavailable: too many requests at once.
+  Status Connect(int32_t number, uint16_t port, bool version6);
+  // The answers. Call after ReadControl.
+  std::vector<Connection> TakeConnections() { return std::exchange(connections_, {}); }
+
   // For Spec::job_socket: listens at kJobSocketPath.
   UniqueFd TakeJobSocket() { return std::move(job_socket_); }
 
@@ -148,7 +161,7 @@ class Sandbox {
  private:
   friend struct Builder;
   Sandbox() = default;
-  ssize_t ReceiveControl(void* packet, size_t size);
+  ssize_t ReceiveControl(void* packet, size_t size, UniqueFd* descriptor);
   void SendControl(uint32_t type, int32_t value);
   void ReadUsage();
 
@@ -161,6 +174,7 @@ class Sandbox {
   UniqueFd job_socket_, run_;
   bool prepared_ = false;
   std::vector<ProcessEnd> rank_ends_, exec_ends_;
+  std::vector<Connection> connections_;
   std::vector<int> rank_statuses_;
   int stop_ = 0;
   pid_t pid_ = -1;

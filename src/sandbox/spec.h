@@ -36,10 +36,11 @@ inline constexpr const char kJobSocketPath[] = "/run/vrun/job.sock";
 // What Spec::program is called inside. It can tell from argv[0] what it is asked for.
 inline constexpr const char* kProgramPaths[] = {"/run/vrun/notify", "/run/vrun/rsh"};
 
-// A file below /run, readable for all.
+// A file below /run, readable for all; a secret only for the command's user.
 struct RunFile {
   std::string path;
   std::string content;
+  bool secret = false;
 };
 
 inline constexpr int kMostDescriptor = 900;  // below 1024, the usual limit of open files

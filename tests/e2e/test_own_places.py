@@ -142,3 +142,29 @@ def test_what_torch_compile_keeps_is_there_in_the_next_run(cluster, view):
     assert [cluster.vrun(f"--view={view}", "--", "python3", "-c", program, env=env, check=True).stdout for _ in range(2)] == ["miss\n", "hit\n"]
     assert (cluster.root / f"root/cache-{view}/torchinductor/ab/kernel.py").read_text() == "compiled"
     subprocess.run(["rm", "-r", f"{cluster.root}/root/cache-{view}"], check=True)
+
+
+# --- a limit of the disk
+
+@VIEWS
+def test_a_job_that_keeps_more_on_the_nodes_disk_than_its_limit_is_ended_and_told(cluster, view):
+    fill = "open('/tmp/mine', 'wb').write(b'x' * (20 << 20)); print('written', flush=True); import time; time.sleep(60)"
+    r = cluster.vrun(f"--view={view}", "--tmp", "4M", "--", "python3", "-c", fill)
+    assert r.returncode == 137 and "it wrote more than its 4 MiB of --tmp" in r.stderr, r
+    less = "open('/tmp/mine', 'wb').write(b'x' * (20 << 20)); import time; time.sleep(1); print('fine')"
+    assert cluster.vrun(f"--view={view}", "--tmp", "1G", "--", "python3", "-c", less, check=True).stdout == "fine\n"
+
+
+def test_what_is_written_in_a_frozen_root_counts_and_what_goes_home_at_once_does_not(cluster):
+    write = "open('/root/large', 'wb').write(b'x' * (20 << 20)); import time; time.sleep({})"
+    try:
+        r = cluster.vrun("--view=frozen", "--writes=discard", "--tmp", "4M", "--", "python3", "-c", write.format(60))
+        assert r.returncode == 137 and "--tmp" in r.stderr, r
+        cluster.vrun("--view=live", "--tmp", "4M", "--", "python3", "-c", write.format(1), check=True)
+    finally:
+        (cluster.root / "root/large").unlink(missing_ok=True)
+
+
+def test_a_limit_of_the_disk_that_is_none_is_one_line(cluster):
+    r = cluster.vrun("--tmp", "lots", "--", "true")
+    assert r.returncode == 2 and r.stderr.count("\n") == 1 and "--tmp: lots" in r.stderr

@@ -39,6 +39,9 @@ enum class Completes {
   kEnvActions,
   kViews,
   kShares,
+  kNetworks,
+  kSecrets,
+  kSecretActions,
   kSnapshots,
   kWrites,  // home keep discard
   kClasses,

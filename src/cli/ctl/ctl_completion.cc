@@ -17,6 +17,8 @@ constexpr std::string_view kSnapshots = "vctl snapshot list -o name 2>/dev/null"
 constexpr std::string_view kSnapshotActions = "create list show diff delete export";
 constexpr std::string_view kEnvs = "vctl env list -o name 2>/dev/null";
 constexpr std::string_view kEnvActions = "create list show shell clone delete";
+constexpr std::string_view kSecrets = "vctl secret list -o name 2>/dev/null";
+constexpr std::string_view kSecretActions = "set list delete";
 constexpr std::string_view kNodes = "vctl nodes -o name 2>/dev/null";
 #define VRUN_CLASSES "scavenger experiment training production inference"
 
@@ -73,8 +75,19 @@ std::string BashOffer(Completes what) {
     case Completes::kMemory: return "COMPREPLY=($(compgen -W '1G 4G 16G 64G' -- \"$cur\"))";
     case Completes::kViews: return "COMPREPLY=($(compgen -W 'live frozen' -- \"$cur\"))";
     case Completes::kShares: return "COMPREPLY=($(compgen -W 'mps time' -- \"$cur\"))";
+    case Completes::kNetworks: return "COMPREPLY=($(compgen -W 'host private' -- \"$cur\"))";
+    case Completes::kSecrets: return "COMPREPLY=($(compgen -W \"$(" + std::string(kSecrets) + ")\" -- \"$cur\"))";
+    case Completes::kSecretActions:
+      return "COMPREPLY=($(compgen -W \"" + std::string(kSecretActions) + " $(" + std::string(kSecrets) +
+             ")\" -- \"$cur\"))";
     default: return "COMPREPLY=()";
   }
+}
+
+// "-P|--pool"
+std::string BashPattern(const OptionSpec& o) {
+  if (o.long_name.empty()) return ShortOption(o);
+  return (o.short_name != 0 ? ShortOption(o) + "|" : "") + "--" + std::string(o.long_name);
 }
 
 // case "$prev" in ... for the options with values.
@@ -82,8 +95,7 @@ std::string BashValues(std::span<const OptionSpec> options, const std::string& i
   std::string out;
   for (const OptionSpec& o : options) {
     if (o.argument != Argument::kRequired) continue;
-    std::string pattern = o.short_name != 0 ? ShortOption(o) + "|" : "";
-    out += indent + pattern + "--" + std::string(o.long_name) + ") " + BashOffer(o.completes) + "; return;;\n";
+    out += indent + BashPattern(o) + ") " + BashOffer(o.completes) + "; return;;\n";
   }
   return out;
 }
@@ -92,8 +104,7 @@ std::string BashRun(const Program& p) {
   std::string with_value;
   for (const OptionSpec& o : p.options) {
     if (o.argument != Argument::kRequired) continue;
-    with_value += (with_value.empty() ? "" : "|") + (o.short_name != 0 ? ShortOption(o) + "|" : "") + "--" +
-                  std::string(o.long_name);
+    with_value += (with_value.empty() ? "" : "|") + BashPattern(o);
   }
   std::string name(p.name);
   return "_" + name +
@@ -156,6 +167,9 @@ std::string ZshAction(Completes what) {
     case Completes::kMemory: return "(1G 4G 16G 64G)";
     case Completes::kViews: return "(live frozen)";
     case Completes::kShares: return "(mps time)";
+    case Completes::kNetworks: return "(host private)";
+    case Completes::kSecrets: return "_vrun_secrets";
+    case Completes::kSecretActions: return "_vrun_secret_words";
     default: return " ";
   }
 }
@@ -191,7 +205,9 @@ std::string Zsh(std::span<const Program> programs) {
                     ")\"}); compadd -a p }\n_vrun_jobs() { local -a j; j=(${(f)\"$(" + std::string(kJobs) +
                     ")\"}); compadd -a j }\n_vrun_nodes() { local -a n; n=(${(f)\"$(" + std::string(kNodes) +
                     ")\"}); compadd -a n }\n_vrun_snapshots() { local -a s; s=(${(f)\"$(" + std::string(kSnapshots) +
-                    ")\"}); compadd -a s }\n_vrun_snapshot_words() { compadd " + std::string(kSnapshotActions) +
+                    ")\"}); compadd -a s }\n_vrun_secrets() { local -a s; s=(${(f)\"$(" + std::string(kSecrets) +
+                    ")\"}); compadd -a s }\n_vrun_secret_words() { compadd " + std::string(kSecretActions) +
+                    "; _vrun_secrets }\n_vrun_snapshot_words() { compadd " + std::string(kSnapshotActions) +
                     "; _vrun_snapshots }\n_vrun_env_words() { local -a e; e=(${(f)\"$(" + std::string(kEnvs) +
                     ")\"}); compadd " + std::string(kEnvActions) + "; compadd -a e }\n";
   for (const Program& p : programs) {
@@ -232,6 +248,8 @@ std::string FishOffer(const OptionSpec& o) {
     case Completes::kMemory: return " -x -a '1G 4G 16G 64G'";
     case Completes::kViews: return " -x -a 'live frozen'";
     case Completes::kShares: return " -x -a 'mps time'";
+    case Completes::kNetworks: return " -x -a 'host private'";
+    case Completes::kSecrets: return " -x -a '(__vrun_secrets)'";
     default: return " -x";
   }
 }
@@ -254,7 +272,8 @@ std::string FishOptions(std::string_view program, std::string_view condition, st
 std::string Fish(std::span<const Program> programs) {
   std::string out = "function __vrun_pools; " + std::string(kPools) + "; end\nfunction __vrun_jobs; " +
                     std::string(kJobs) + "; end\nfunction __vrun_nodes; " + std::string(kNodes) +
-                    "; end\nfunction __vrun_snapshots; " + std::string(kSnapshots) + "; end\n";
+                    "; end\nfunction __vrun_snapshots; " + std::string(kSnapshots) +
+                    "; end\nfunction __vrun_secrets; " + std::string(kSecrets) + "; end\n";
   for (const Program& p : programs) {
     out += FishOptions(p.name, "", p.options) + "complete -c " + std::string(p.name) +
            " -x -a '(__fish_complete_subcommand)'\n";
@@ -271,6 +290,9 @@ std::string Fish(std::span<const Program> programs) {
     }
     if (c->operands == Completes::kEnvActions) {
       out += "complete -c vctl -n '" + seen + "' -a '" + std::string(kEnvActions) + " (" + std::string(kEnvs) + ")'\n";
+    }
+    if (c->operands == Completes::kSecretActions) {
+      out += "complete -c vctl -n '" + seen + "' -a '" + std::string(kSecretActions) + " (__vrun_secrets)'\n";
     }
     if (c->operands == Completes::kShells) out += "complete -c vctl -n '" + seen + "' -a 'bash zsh fish'\n";
   }

@@ -11,11 +11,13 @@
 #include "cli/base/exit_status.h"
 #include "cli/base/table.h"
 #include "cli/gpus/gpu_view.h"
+#include "cli/isolation/secret_options.h"
 #include "cli/request/gpu_options.h"
 #include "cli/request/scheduling.h"
 #include "cli/request/wishes.h"
 #include "jobs/array.h"
 #include "jobs/gang.h"
+#include "ports/published_port.h"
 
 namespace vrun::cli {
 namespace {
@@ -239,6 +241,17 @@ void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
   json->EndArray().Key("directory").String(job.directory());
   json->Key("snapshot").String(job.snapshot());
   json->Key("view").String(job.live_view() ? "live" : "frozen").Key("view_state").String(job.live_state());
+  json->Key("network").String(job.network() == v1::NETWORK_PRIVATE ? "private" : "host");
+  json->Key("ports").BeginArray();
+  for (const v1::PublishedPort& port : job.ports()) {
+    json->BeginObject().Key("home").String(HomeAddressText(port)).Key("job").Uint(port.pod_port()).EndObject();
+  }
+  json->EndArray().Key("secrets").BeginArray();
+  for (const v1::SecretUse& use : job.secrets()) {
+    json->BeginObject().Key("name").String(use.name()).Key("variable").String(use.variable());
+    json->Key("path").String(use.path()).EndObject();
+  }
+  json->EndArray();
   if (job.has_away()) {
     json->Key("away").BeginObject().Key("safe").Bool(job.away().safe());
     json->Key("files_left").Uint(job.away().files_left()).Key("bytes_left").Uint(job.away().bytes_left());
@@ -400,6 +413,9 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   }
   line("root", Escape(job.frozen()));
   if (job.live_view()) line("view", job.live_state().empty() ? "live" : "live, " + Escape(job.live_state()));
+  for (const v1::SecretUse& use : job.secrets()) line("secret", SecretText(use));
+  if (job.network() == v1::NETWORK_PRIVATE) line("network", "private");
+  for (const v1::PublishedPort& port : job.ports()) line("port", PublishedPortText(port));
   if (job.keep_writes() && job.kept().empty()) line("writes", "kept on its node when it has ended");
   for (const v1::Kept& kept : job.kept()) line("writes", FormatKept(kept));
   line("submitted", TimeCell(job.submitted_us()));

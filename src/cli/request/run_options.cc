@@ -4,6 +4,8 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "cli/array/array_options.h"
+#include "cli/isolation/network_options.h"
+#include "cli/isolation/secret_options.h"
 #include "cli/request/gpu_options.h"
 #include "cli/request/log_path.h"
 #include "cli/request/wishes.h"
@@ -82,6 +84,11 @@ enum Id {
   kAway,
   kNoAway,
   kNoWait,
+  kNetwork,
+  kPublish,
+  kPortOrPool,
+  kSecret,
+  kTmp,
   kHelp,
   kVersion,
 };
@@ -91,7 +98,8 @@ constexpr auto kFlag = Argument::kNone;
 
 constexpr OptionSpec kPoolSpec{
     kPool, 'P', "pool", kValue, "POOL", "where to run (default: the configuration's)", Completes::kPools};
-constexpr OptionSpec kPartition{kPool, 'p', "partition", kValue, "POOL"};
+constexpr OptionSpec kPartition{kPool, 0, "partition", kValue, "POOL"};
+constexpr OptionSpec kPortOrPoolSpec{kPortOrPool, 'p', "", kValue, "", "", Completes::kPools};
 constexpr OptionSpec kNameSpec{kName, 'J', "job-name", kValue, "NAME", "name of the job (default: the command's)"};
 constexpr OptionSpec kCpusSpec{kCpus, 'c', "cpus-per-task", kValue, "N", "cores, as in 4 or 0.5 (1)"};
 constexpr OptionSpec kMemorySpec{
@@ -142,6 +150,37 @@ constexpr OptionSpec kLiveSpec{kLive,
                                "this directory is home's own at any moment, for locks and files that several jobs "
                                "write; the rest of the root stays as it was at submission",
                                Completes::kDirectories};
+constexpr OptionSpec kNetworkSpec{
+    kNetwork,
+    0,
+    "network",
+    kValue,
+    "host|private",
+    "host (default): the node's network; private: a loopback of its own and published ports, nothing else",
+    Completes::kNetworks};
+constexpr OptionSpec kPublishSpec{kPublish,
+                                  0,
+                                  "publish",
+                                  kValue,
+                                  "[ADDRESS:]PORT[:JOB_PORT]",
+                                  "connections to this port of this machine's localhost (or of ADDRESS) go on at the "
+                                  "job's localhost; may be repeated; also -p PORT"};
+constexpr OptionSpec kSecretSpec{kSecret,
+                                 0,
+                                 "secret",
+                                 kValue,
+                                 "NAME[=WHERE]",
+                                 "give it this secret of `vctl secret`: as a file /run/secrets/NAME, as WHERE below "
+                                 "/run, or as the environment variable WHERE; may be repeated",
+                                 Completes::kSecrets};
+constexpr OptionSpec kTmpSpec{kTmp,
+                              0,
+                              "tmp",
+                              kValue,
+                              "SIZE",
+                              "what it may keep on the node's disk: its /tmp, and what it writes in a frozen view; a "
+                              "job that exceeds it is ended",
+                              Completes::kMemory};
 constexpr OptionSpec kWritesSpec{kWrites,
                                  0,
                                  "writes",
@@ -265,6 +304,7 @@ constexpr OptionSpec kVersionOfSlurm{kVersion, 'V', "", kFlag};
 constexpr OptionSpec kRunOptions[] = {
     kPoolSpec,
     kPartition,
+    kPortOrPoolSpec,
     kNameSpec,
     kCpusSpec,
     kMemorySpec,
@@ -279,6 +319,10 @@ constexpr OptionSpec kRunOptions[] = {
     kExportSpec,
     kExposeSpec,
     kLiveSpec,
+    kNetworkSpec,
+    kPublishSpec,
+    kSecretSpec,
+    kTmpSpec,
     kWritesSpec,
     kDiscardSpec,
     kClassSpec,
@@ -335,6 +379,7 @@ constexpr OptionSpec kRunOptions[] = {
 constexpr OptionSpec kBatchOptions[] = {
     kPoolSpec,
     kPartition,
+    kPortOrPoolSpec,
     kNameSpec,
     kCpusSpec,
     kMemorySpec,
@@ -360,6 +405,10 @@ constexpr OptionSpec kBatchOptions[] = {
     kExportSpec,
     kExposeSpec,
     kLiveSpec,
+    kNetworkSpec,
+    kPublishSpec,
+    kSecretSpec,
+    kTmpSpec,
     kWritesSpec,
     kDiscardSpec,
     kClassSpec,
@@ -473,10 +522,9 @@ constexpr HarmlessOption kHarmless[] = {
       {0, "gpus-per-socket", "write -G [TYPE:]N"}, {'I', "immediate", kLeaveOut}, {'L', "licenses", kLeaveOut},        \
       {0, "mcs-label", kLeaveOut}, {0, "mem-per-cpu", "write --mem SIZE for the whole job"},                           \
       {0, "mem-per-gpu", "write --mem SIZE for the whole job"}, {0, "mincpus", "write -c N"},                          \
-      {0, "network", kLeaveOut}, {'F', "nodefile", "write --nodelist"}, {0, "power", kNodeDecides},                    \
-      {0, "priority", "write --class CLASS"}, {0, "reboot", kNodeDecides}, {0, "reservation", kChoosePool},            \
-      {0, "resv-ports", kLeaveOut}, {0, "sockets-per-node", kChoosePool},                                              \
-      {0, "thread-spec", "write -c N for the cores that it needs"}, {0, "tmp", kChoosePool},                           \
+      {'F', "nodefile", "write --nodelist"}, {0, "power", kNodeDecides}, {0, "priority", "write --class CLASS"},       \
+      {0, "reboot", kNodeDecides}, {0, "reservation", kChoosePool}, {0, "resv-ports", kLeaveOut},                      \
+      {0, "sockets-per-node", kChoosePool}, {0, "thread-spec", "write -c N for the cores that it needs"},              \
       {0, "tres-per-task", "write -c, --mem and -G"}, {0, "uid", "jobs run as you"}, {'u', "usage", "write --help"}, { \
     0, "x11", "there is no display in a job, leave it out"                                                             \
   }
@@ -613,7 +661,8 @@ Status CheckGang(const RunOptions& options) {
   if (spec.has_gang() && options.terminal == TerminalWish::kForce) {
     return Error(Code::kInvalid, "-T: a job of several processes has no terminal: leave it out");
   }
-  return {};
+  const bool array = options.array.ranges_size() > 0 || options.array.sweeps_size() > 0;
+  return CheckNetwork(spec, array);
 }
 
 namespace {
@@ -785,6 +834,11 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kAway: out->away = true; return {};
     case kNoAway: out->away = false; return {};
     case kNoWait: out->wait_until_away = false; return {};
+    case kNetwork: return ParseNetwork(value, spec);
+    case kTmp: return Store(ParseMemory(value), [&](uint64_t n) { spec->set_tmp_bytes(n); });
+    case kSecret: return ParseSecret(value, spec);
+    case kPublish: return ParsePublish(value, spec);
+    case kPortOrPool: return ParsePortOrPool(value, spec);
     case kHelp: out->help = true; return {};
     case kVersion: out->version = true; return {};
   }

@@ -20,6 +20,7 @@
 #include "cli/base/home_connection.h"
 #include "cli/base/output.h"
 #include "cli/base/table.h"
+#include "cli/isolation/secret_options.h"
 #include "cli/request/command_lookup.h"
 #include "cli/request/job_command.h"
 #include "cli/request/log_path.h"
@@ -359,6 +360,7 @@ Result<v1::Run> MakeBatchRequest(const RunOptions& options, bool array, const st
   run.set_append_output(options.append_output);
   VRUN_ASSIGN(const bool away, IsAway(options, array));
   run.mutable_spec()->set_away(away);
+  VRUN_TRY(CheckSecretsAreHere(run.spec()));  // also with --away
   run.set_wait_until_away(away && options.wait_until_away);
   return run;
 }

@@ -19,6 +19,7 @@
 #include "cli/base/output.h"
 #include "cli/base/table.h"
 #include "cli/base/terminal.h"
+#include "cli/isolation/secret_options.h"
 #include "cli/request/job_command.h"
 #include "cli/request/named_descriptors.h"
 #include "cli/request/named_paths.h"
@@ -178,6 +179,7 @@ Result<v1::Run> MakeRequest(const RunOptions& options, const std::string& root) 
   run.set_input_rank(options.gang.input_rank);
   AddNamedPaths(options.script, root, &run);
   run.set_snapshot(Escape(options.snapshot));
+  VRUN_TRY(CheckSecretsAreHere(run.spec()));
   VRUN_ASSIGN(*run.mutable_request_id(), NewRequestId());
   return run;
 }

@@ -411,6 +411,9 @@ v1::JobInfo State::InfoOf(const JobRow& job, const std::string& viewer, size_t m
     info.set_live_view(request->spec().live_view());
     *info.mutable_live_paths() = request->spec().live_paths();
     info.set_keep_writes(request->spec().keep_writes());
+    info.set_network(request->spec().network());
+    *info.mutable_ports() = request->spec().ports();
+    *info.mutable_secrets() = request->spec().secrets();
     size_t room = max_argv_bytes;
     for (const std::string& word : request->spec().command().argv()) {
       if (word.size() > room) break;

@@ -75,66 +75,68 @@ void AttachedRun::TakeDescriptor(const v1::Descriptor& descriptor, UniqueFd fd, 
   extras_.push_back(std::make_unique<ExtraStream>(loop_, this, descriptor, std::move(fd), std::move(progress)));
 }
 
-void AttachedRun::StartRun(const v1::Run& request) {
+void AttachedRun::StartRun(const v1::Run& request, std::shared_ptr<PortForwards> ports) {
   auto run = std::make_shared<const v1::Run>(request);
   launch_ = owner_->MakeLaunch(
-      *run, Launch::Events{.on_accepted = [this, run](uint64_t job) { Accepted(*run, job); },
-                           .on_progress = [this](std::string text) { OnProgress(v1::PENDING, text, ""); },
-                           .on_notice = [this](std::string text) { OnNotice(text); },
-                           .on_tree =
-                               [this, run](const tree::TreePtr& tree) {
-                                 if (options_.detached && !launch_->live())
-                                   PrepareRoot(*run, tree, roots_, traces_, files_->root());
-                               },
-                           .goes_first =
-                               [this, run](const tree::TreePtr& tree) {
-                                 auto first = traces_->Touched(TraceOf(run->spec().command(), files_->root()));
-                                 first.push_back(ProjectOf(*tree, run->spec().command().directory()));
-                                 return first;
-                               },
-                           .on_ready =
-                               [this, run](std::optional<v1::Placement> placement, tree::TreePtr tree,
-                                           const v1::SubmitRequest& request) {
-                                 auto launch = std::move(launch_);
-                                 root_bytes_ = tree ? tree->bytes : 0;
-                                 root_entries_ = tree ? tree->entries : 0;
-                                 JobRun::Plan plan = PlanOf(*run, request, std::move(tree), files_->root());
-                                 plan.job = job_;
-                                 plan.placement = std::move(placement);
-                                 plan.detached = options_.detached;
-                                 if (plan.trace) files_->RememberTraced(job_, *run);
-                                 plan.rank_files = rank_files_;
-                                 if (request.spec().away())
-                                   GoAway(&plan, run->spec().command().directory(), launch->TakeSending());
-                                 const bool freeze = !plan.live && plan.tree && roots_->frozen().enabled();
-                                 plan.frozen = freeze && !plan.late;
-                                 if (plan.frozen) {
-                                   Freeze(plan, run->spec().command().directory());
-                                 } else if (!request.spec().away()) {
-                                   RootIsKept();
-                                 }
-                                 if (freeze && plan.late) plan.freeze = LateFreeze(run->spec().command().directory());
-                                 run_ = owner_->MakeRun(this, std::move(plan));
-                                 run_->Start();
-                                 // Its terminal is gone.
-                                 if (!client_ && options_.terminal) owner_->Orphan(this);
-                               },
-                           .on_failed =
-                               [this](Error error) {
-                                 auto launch = std::move(launch_);
-                                 ended_ = true;
-                                 if (options_.detached && job_ != 0 && !client_) {
-                                   // The client has its number and has left.
-                                   Outcome outcome;
-                                   outcome.exit_status = kExitNotStarted;
-                                   outcome.state = v1::FAILED;
-                                   outcome.reason = error.message();
-                                   return TellFinished(std::move(outcome));
-                                 }
-                                 if (client_) client_->SendError(error);
-                                 client_.reset();
-                                 End();
-                               }});
+      *run,
+      Launch::Events{.on_accepted = [this, run](uint64_t job) { Accepted(*run, job); },
+                     .on_progress = [this](std::string text) { OnProgress(v1::PENDING, text, ""); },
+                     .on_notice = [this](std::string text) { OnNotice(text); },
+                     .on_tree =
+                         [this, run](const tree::TreePtr& tree) {
+                           if (options_.detached && !launch_->live())
+                             PrepareRoot(*run, tree, roots_, traces_, files_->root());
+                         },
+                     .goes_first =
+                         [this, run](const tree::TreePtr& tree) {
+                           auto first = traces_->Touched(TraceOf(run->spec().command(), files_->root()));
+                           first.push_back(ProjectOf(*tree, run->spec().command().directory()));
+                           return first;
+                         },
+                     .on_ready =
+                         [this, run, ports = std::move(ports)](std::optional<v1::Placement> placement,
+                                                               tree::TreePtr tree, const v1::SubmitRequest& request) {
+                           auto launch = std::move(launch_);
+                           root_bytes_ = tree ? tree->bytes : 0;
+                           root_entries_ = tree ? tree->entries : 0;
+                           JobRun::Plan plan = PlanOf(*run, request, std::move(tree), files_->root());
+                           plan.job = job_;
+                           plan.placement = std::move(placement);
+                           plan.detached = options_.detached;
+                           if (plan.trace) files_->RememberTraced(job_, *run);
+                           plan.rank_files = rank_files_;
+                           plan.ports = ports;
+                           if (request.spec().away())
+                             GoAway(&plan, run->spec().command().directory(), launch->TakeSending());
+                           const bool freeze = !plan.live && plan.tree && roots_->frozen().enabled();
+                           plan.frozen = freeze && !plan.late;
+                           if (plan.frozen) {
+                             Freeze(plan, run->spec().command().directory());
+                           } else if (!request.spec().away()) {
+                             RootIsKept();
+                           }
+                           if (freeze && plan.late) plan.freeze = LateFreeze(run->spec().command().directory());
+                           run_ = owner_->MakeRun(this, std::move(plan));
+                           run_->Start();
+                           // Its terminal is gone.
+                           if (!client_ && options_.terminal) owner_->Orphan(this);
+                         },
+                     .on_failed =
+                         [this](Error error) {
+                           auto launch = std::move(launch_);
+                           ended_ = true;
+                           if (options_.detached && job_ != 0 && !client_) {
+                             // The client has its number and has left.
+                             Outcome outcome;
+                             outcome.exit_status = kExitNotStarted;
+                             outcome.state = v1::FAILED;
+                             outcome.reason = error.message();
+                             return TellFinished(std::move(outcome));
+                           }
+                           if (client_) client_->SendError(error);
+                           client_.reset();
+                           End();
+                         }});
   launch_->Start();
 }
 
@@ -215,6 +217,7 @@ JobRun::Plan AttachedRun::PlanOf(const v1::Run& run, const v1::SubmitRequest& re
   plan.live_paths = !plan.live && !request.spec().live_paths().empty();
   plan.away = request.spec().away() && !request.spec().keep_writes();
   plan.late = plan.tree && ComesAfterOthers(run.spec().scheduling());
+  for (const v1::SecretUse& use : run.spec().secrets()) plan.secrets.push_back(use.name());
   return plan;
 }
 

@@ -83,7 +83,8 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
   // A further descriptor of the command, above 2.
   void TakeDescriptor(const v1::Descriptor& descriptor, UniqueFd fd, StreamProgressMap progress);
   // Starts a new run.
-  void StartRun(const v1::Run& run);
+  // `ports`: JobRun::Plan::ports.
+  void StartRun(const v1::Run& run, std::shared_ptr<PortForwards> ports);
   // Takes over an existing run: `job` is its number; `run` is null if it has already ended.
   void Resume(uint64_t job, JobRun* run);
   // What is known of a job when it is submitted, without its placement and streams. `root`: as RunFiles::root.

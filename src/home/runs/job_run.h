@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +20,8 @@
 #include "tree/tree.h"
 
 namespace vrun::home {
+
+class PortForwards;
 
 // How a run ended, for the client.
 struct Outcome {
@@ -83,6 +86,8 @@ class JobRun {
     // (null: it is not frozen).
     bool late = false;
     std::function<void(const Plan&)> freeze;
+    std::vector<std::string> secrets;     // names; each attempt gets the values that they have when it starts
+    std::shared_ptr<PortForwards> ports;  // its published ports; null: none. Of a gang: the first pod's
 
     // --- of a gang (jobs/gang.h) ---
     v1::Gang gang;

@@ -13,6 +13,7 @@
 
 #include "base/io/stream_progress.h"
 #include "base/result.h"
+#include "base/secrets/secret_store.h"
 #include "base/unique_fd.h"
 #include "home/frozen/records.h"
 
@@ -75,6 +76,7 @@ class RunFiles {
         traced_(std::make_unique<Records>(Directory(), state_directory_ + "/runs.traced")) {}
 
   const std::string& root() const { return root_; }
+  SecretStore secrets() const { return SecretStore(state_directory_); }
 
   // Whether files that name their node could be created, as far as that can be known without it.
   Status CheckDetached(const DetachedFiles& files) const;

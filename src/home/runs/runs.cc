@@ -11,6 +11,7 @@
 #include "home/links/controller_client.h"
 #include "home/runs/command/job_environment.h"
 #include "home/streams/log_spool.h"
+#include "home/streams/port_forwards.h"
 #include "jobs/ending.h"
 #include "jobs/gang.h"
 #include "tree/rules.h"
@@ -125,6 +126,9 @@ void Runs::StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run
   complete.clear_named();
   AddDefaultVariables(run.spec().resources(), named.cache, complete.mutable_spec()->mutable_command());
   if (run.has_array()) return StartArray(std::move(client), complete);
+  // Before there is a job: a port in use is told at once.
+  auto ports = PortForwards::Listen(loop_, run.spec().ports());
+  if (!ports) return client->SendError(ports.error());
   std::unique_ptr<AttachedRun> attached;
   if (run.detached()) {
     attached = Attach(client, options);
@@ -135,7 +139,7 @@ void Runs::StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run
   }
   AttachedRun* raw = attached.get();
   launching_.push_back(std::move(attached));
-  raw->StartRun(complete);
+  raw->StartRun(complete, *std::move(ports));
 }
 
 // As the node would, but at once and without a job.
@@ -551,6 +555,12 @@ JobRun::Plan Runs::PlanOf(uint64_t job, const v1::GetReply& reply, tree::TreePtr
   plan.live = reply.info().live_view();
   plan.live_paths = !plan.live && !reply.info().live_paths().empty();
   plan.gang = reply.info().gang();
+  for (const v1::SecretUse& use : reply.info().secrets()) plan.secrets.push_back(use.name());
+  if (auto ports = PortForwards::Listen(loop_, reply.info().ports())) {
+    plan.ports = *std::move(ports);
+  } else {
+    LogWarning("job {}: {}", job, ports.error().message());
+  }
   // The first pod may be over already.
   if (reply.placements_size() > 0) plan.placement = reply.placements(0);
   if (reply.has_placement()) plan.placement = reply.placement();

@@ -317,6 +317,9 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::R
   VRUN_ASSIGN(*spec.mutable_isolation(), host_->Isolate(order_.spec().resources(), PortsOf(content_addresses_)));
   spec.set_wait_for_go(waits_for_go());
   if (order_.spec().keep_writes()) VRUN_TRY(KeepWrites(&spec));
+  if (v1::TaskUp up; order_.spec().secrets_size() > 0 && up.ParseFromString(attach_frame_)) {
+    *spec.mutable_secrets() = std::move(*up.mutable_attach()->mutable_secrets());
+  }
   VRUN_ASSIGN(supervisor_, host_->TakeSupervisor());
   BindSupervisor();
   state_ = State::kRunning;

@@ -150,6 +150,7 @@ v1::ExitRecord Judge(const v1::TaskSpec& spec, const EndingFacts& facts) {
       record.set_exit_code(125);
       record.set_reason(facts.why);
       break;
+    case Stopped::kTooMuchDisk: record.set_reason(facts.why); break;
     case Stopped::kGangEnded:
       // Whatever its exit status: it was told to end. A pod that only waits for other pods has done what it should.
       if (Gang::ProcessesHere(spec.order()) == 0) break;
@@ -179,6 +180,13 @@ v1::ExitRecord JudgeEnding(const v1::TaskSpec& spec, const EndingFacts& facts) {
   v1::ExitRecord record = Judge(spec, facts);
   ApplyRetries(spec.order(), &record);
   return record;
+}
+
+std::string DiskReason(const v1::TaskSpec& spec) {
+  const uint64_t limit = spec.order().spec().tmp_bytes();
+  const bool whole = limit % (uint64_t{1} << 30) == 0;
+  return "it wrote more than its " + (whole ? std::to_string(limit >> 30) + " GiB" : MiB(limit)) +
+         " of --tmp: ask for more, or write into a directory of your own in a live view";
 }
 
 v1::ExitRecord JudgeStartFailure(const sandbox::StartFailure& failure) {

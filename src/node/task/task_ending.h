@@ -21,6 +21,7 @@ enum class Stopped {
   kCancelled,
   kPreempted,
   kContentLost,
+  kTooMuchDisk,
   kGangEnded,
   kResized,
   kOrphaned,
@@ -38,7 +39,7 @@ struct EndingFacts {
   Stopped stopped = Stopped::kNot;
   int cancel_signal = 0;
   sandbox::Ending ending;
-  std::string why = {};  // reason of kPreempted, kContentLost, kGangEnded and kResized, as text for people
+  std::string why = {};  // reason of kPreempted, kContentLost, kTooMuchDisk, kGangEnded and kResized, for people
   bool warned = false;   // Scheduling.signal was sent before the time limit
   RankFacts ranks = {};
 };
@@ -48,6 +49,8 @@ struct EndingFacts {
 // first failure.
 v1::ExitRecord JudgeEnding(const v1::TaskSpec& spec, const EndingFacts& facts);
 v1::ExitRecord JudgeStartFailure(const sandbox::StartFailure& failure);
+// For kTooMuchDisk.
+std::string DiskReason(const v1::TaskSpec& spec);
 
 // The file `journal` in the task directory: a serialized ExitRecord, replaced atomically and synced. No file: the
 // command has not ended, or its end is unknown.

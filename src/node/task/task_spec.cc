@@ -2,6 +2,7 @@
 #include "node/task/task_spec.h"
 
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -80,7 +81,7 @@ Result<sandbox::Policy> PolicyOf(const v1::TaskSpec& spec) {
   out.allow_setuid = in.allow_setuid();
   out.allow_namespaces = !in.refuse_namespaces();
   out.allow_fuse = in.allow_fuse();
-  out.private_network = in.private_network();
+  out.private_network = in.private_network() || spec.order().spec().network() == v1::NETWORK_PRIVATE;
   out.require_device_filter = in.require_device_filter();
   for (const v1::Isolation::Destination& d : in.refused()) {
     if (d.port() > UINT16_MAX) return Error(Code::kInvalid, "a refused destination: no such port");
@@ -96,6 +97,37 @@ Result<sandbox::Policy> PolicyOf(const v1::TaskSpec& spec) {
   const std::string job = std::to_string(spec.order().placement().job()) + " " + spec.order().home_id();
   out.network.job = std::strtoull(Blake3(job).Hex().substr(0, 16).c_str(), nullptr, 16) | 1;
   return out;
+}
+
+// The lines of /etc/hosts of a pod whose only address is its loopback.
+std::string OwnHosts(const std::string& hostname) {
+  utsname host{};
+  const std::string name = !hostname.empty() ? hostname : ::uname(&host) == 0 ? host.nodename : "";
+  return name.empty() ? "" : "127.0.0.1\t" + name + "\n";
+}
+
+// What home has sent of its secrets. Before the environments of further ranks are made.
+Status AddSecrets(const v1::TaskSpec& in, sandbox::Spec* out) {
+  for (const v1::SecretUse& use : in.order().spec().secrets()) {
+    const auto value = std::find_if(in.secrets().begin(), in.secrets().end(),
+                                    [&use](const v1::SecretValue& v) { return v.name() == use.name(); });
+    if (value == in.secrets().end()) {
+      return Error(Code::kNotFound, "secret " + Escape(use.name()) + " is no longer stored at home: `vctl secret set " +
+                                        Escape(use.name()) + "`");
+    }
+    if (!use.path().empty()) {
+      if (!use.path().starts_with("/run/") || !IsCString(use.path())) {
+        return Error(Code::kInvalid, "secret " + Escape(use.name()) + ": its file is not below /run");
+      }
+      out->files.push_back({use.path(), value->value(), true});
+    }
+    if (use.variable().empty()) continue;
+    if (!IsCString(value->value())) {
+      return Error(Code::kInvalid, "secret " + Escape(use.name()) + ": it has a NUL byte, so it cannot be a variable");
+    }
+    SetVariable(&out->environment, use.variable(), value->value());
+  }
+  return {};
 }
 
 // What distinguishes a pod of a gang from the sandbox of a single process.
@@ -163,8 +195,9 @@ Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) 
   if (out.limits.memory_bytes == 0) out.limits.memory_bytes = in.isolation().default_memory_bytes();
   out.limits.milli_cpus = run.resources().milli_cpus();
   out.limits.cpus.assign(in.cpus().begin(), in.cpus().end());
-  out.hosts = in.hosts();
   VRUN_ASSIGN(out.policy, PolicyOf(in));
+  // In a network of its own the node's addresses are nobody's.
+  out.hosts = out.policy.private_network ? OwnHosts(command.hostname()) : in.hosts();
   out.injection = InjectionOf(in.gpus());
   VRUN_TRY(sandbox::CheckInjection(out.injection));
   out.gate = in.wait_for_go();
@@ -233,6 +266,7 @@ Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) 
   if (!run.scheduling().team().empty()) SetVariable(&out.environment, "VRUN_TEAM", run.scheduling().team());
   SetVariable(&out.environment, "VRUN_JOB_SOCKET", sandbox::kJobSocketPath);
   SetVariable(&out.environment, "VRUN_CKPT_DIR", CheckpointDirectory(out.working_directory, placement.job()));
+  VRUN_TRY(AddSecrets(in, &out));
   if (Gang::Is(in.order()) || in.order().parent_array() != 0) VRUN_TRY(AddGang(in, &out));
   return out;
 }

@@ -69,7 +69,10 @@ TaskSupervisor::TaskSupervisor(EventLoop* loop, TaskOptions options, sandbox::Cg
                        .writer = [this](bool error) { return WriterOf(error); }}),
       stdout_(loop, [this] { Pump(); }),
       stderr_(loop, [this] { Pump(); }),
-      stdin_(loop, [this] { AcknowledgeInput(); }) {}
+      stdin_(loop, [this] { AcknowledgeInput(); }),
+      ports_(loop,
+             {.send = [this](v1::PortFrame frame) { SendPort(std::move(frame)); }, .on_drained = [this] { Pump(); }}),
+      disk_(loop) {}
 
 TaskSupervisor::~TaskSupervisor() {
   if (listener_) loop_->Remove(listener_.get());
@@ -176,6 +179,7 @@ void TaskSupervisor::OnUp(v1::TaskUp up) {
     case v1::TaskUp::kGo: go_ = true; return LetGo();
     case v1::TaskUp::kExec: return job_link_.OnExec(up.exec());
     case v1::TaskUp::kMembers: return OnMembers(up.members());
+    case v1::TaskUp::kPort: return ports_.OnFrame(std::move(*up.mutable_port()));
     case v1::TaskUp::BODY_NOT_SET:
       return Fail(Error(Code::kUnsupported, "a message of a kind that this node does not know: update the node"));
   }
@@ -194,6 +198,7 @@ void TaskSupervisor::Attach(const v1::Attach& attach) {
   stderr_.Resume();
   for (auto& [id, output] : more_outputs_) output->Resume();
   attached_ = true;
+  ports_.Reset();
   told_started_ = told_exited_ = false;
   if (record_ && !writes_.begun()) BeginWrites();  // it failed before and is tried again
   if (attach.detached()) {
@@ -237,6 +242,13 @@ void TaskSupervisor::FailWrites(const Error& error) {
   if (error.error_number() != ENOTCONN || !told_exited_ || leaving_) return;
   leaving_ = true;
   loop_->Post([this] { Leave(false); });
+}
+
+void TaskSupervisor::SendPort(v1::PortFrame frame) {
+  if (!attached_) return;
+  v1::TaskDown down;
+  *down.mutable_port() = std::move(frame);
+  Send(down);
 }
 
 void TaskSupervisor::Send(const v1::TaskDown& down) {
@@ -311,6 +323,7 @@ void TaskSupervisor::OnStart() {
   StartStreams();
   Tell();
   job_link_.Started();
+  ports_.Begin(&Run(), sandbox_.get());
   for (const v1::SendSignal& s : early_signals_) sandbox_->Signal(s.signal());
   early_signals_.clear();
   if (const int signal = sandbox_->TakeStop(); signal != 0) OnCommandStopped(signal);
@@ -320,6 +333,18 @@ void TaskSupervisor::OnStart() {
     OnUp(std::move(up));
   }
   if (Run().scheduling().limit_s() != 0) ArmLimit();
+  LimitDisk();
+}
+
+void TaskSupervisor::LimitDisk() {
+  const uint64_t limit = Run().tmp_bytes();
+  if (limit == 0) return;
+  const std::string& directory = spec_->task_directory();
+  Status started = disk_.Start({directory + "/upper", directory + "/tmp"}, limit, [this] {
+    if (why_.empty()) why_ = DiskReason(*spec_);
+    Stop(Stopped::kTooMuchDisk, SIGKILL);
+  });
+  if (!started) notices_.push_back("--tmp is not enforced: " + started.error().message());
 }
 
 // The command must be gone at the limit: its own signal is sent its notice before that, SIGTERM a moment before.
@@ -440,6 +465,7 @@ void TaskSupervisor::OnControl() {
   }
   for (const sandbox::ProcessEnd& end : sandbox_->TakeRankEnds()) OnRankEnd(end);
   job_link_.OnControl();
+  ports_.OnControl();
   if (sandbox_->control_closed()) loop_->Remove(sandbox_->control_fd());
   if (ended) return Ended();
   if (const int signal = sandbox_->TakeStop(); signal != 0) OnCommandStopped(signal);
@@ -531,6 +557,7 @@ void TaskSupervisor::Drain() {
   for (auto& [id, output] : more_outputs_) output->Drain();
   terminal_ = -1;
   job_link_.Drain();
+  ports_.End();
   Pump();
 }
 
@@ -538,6 +565,7 @@ void TaskSupervisor::Record(v1::ExitRecord record) {
   for (EventLoop::TimerId timer :
        {warn_timer_, limit_timer_, end_timer_, term_timer_, kill_timer_, late_timer_, saved_timer_})
     loop_->Cancel(timer);
+  disk_.Stop();
   job_link_.End();
   record.set_job(Place().job());
   record.set_attempt(Place().attempt());
@@ -784,7 +812,7 @@ void TaskSupervisor::Tell() {
     Send(down);
   }
   // The output of an away job waits for home, and the end of the job must not.
-  bool output_told = !attached_ || OutputEndSent() || Run().away();
+  bool output_told = !attached_ || (OutputEndSent() && ports_.Drained()) || Run().away();
   if (record_ && !told_exited_ && output_told) {
     told_exited_ = true;
     *down.mutable_exited()->mutable_record() = *record_;

@@ -29,6 +29,8 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "node/carry/kept_series.h"
+#include "node/limits/disk_limit.h"
+#include "node/ports/pod_ports.h"
 #include "node/task/job_link.h"
 #include "node/task/task_connection.h"
 #include "node/task/task_ending.h"
@@ -92,6 +94,7 @@ class TaskSupervisor {
   void OnMembers(const std::string& bytes);
   void Stop(Stopped why, int signal);
   void ArmLimit();
+  void LimitDisk();
   void SendEndSignal();
   void Settle();
   void Ended();
@@ -117,6 +120,7 @@ class TaskSupervisor {
   bool OutputEndSent();
   OutputPump* Output(v1::StreamId id);
   void Send(const v1::TaskDown& down);
+  void SendPort(v1::PortFrame frame);
   void Tell();  // sends Started and Exited when due
 
   EventLoop* loop_;
@@ -163,6 +167,8 @@ class TaskSupervisor {
   int stopped_by_ = 0;                    // the signal that stopped the command; 0: not stopped
   int terminal_ = -1;                     // the master side, owned by stdout_
   TaskWrites writes_;
+  PodPorts ports_;
+  DiskLimit disk_;
   std::unique_ptr<KeptWriter> keeping_;  // set while the writes are copied to the kept store
 };
 

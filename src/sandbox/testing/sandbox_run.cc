@@ -28,6 +28,7 @@ constexpr const char* kUsage =
     "usage: sandbox_run [--uid N] [--allow-setuid] [--no-namespaces] [--fuse] [--private-network] [--live]\n"
     "                   [--device PATH:MAJOR:MINOR] [--mount SOURCE:TARGET] [--file PATH:CONTENT] [--link "
     "PATH:TARGET]\n"
+    "                   [--directory DIRECTORY] [--secret PATH:CONTENT]\n"
     "                   [--root DIRECTORY] [--memory BYTES] [--pids N] [--refuse-port N] [--owner N]\n"
     "                   [--starts N] [--] COMMAND...\n"
     "--starts: starts it so often and prints the microseconds from the start to the exec, one a line.\n";
@@ -72,6 +73,10 @@ bool Parse(int argc, char** argv, Options* out) {
         spec.identity.uid = spec.identity.gid = Number(value);
       } else if (name == "--root") {
         out->root = value;
+      } else if (name == "--directory") {
+        spec.working_directory = value;
+      } else if (name == "--secret" && parts.size() == 2) {
+        spec.files.push_back({parts[0], parts[1], true});
       } else if (name == "--memory") {
         spec.limits.memory_bytes = Number(value);
       } else if (name == "--pids") {
@@ -152,7 +157,7 @@ int Main(int argc, char** argv) {
   spec.name = "box." + std::to_string(::getpid());
   spec.directory = base + "/task";
   spec.ids = 0x40000000;
-  spec.working_directory = "/";
+  if (spec.working_directory.empty()) spec.working_directory = "/";
   for (char** variable = environ; *variable != nullptr; ++variable) spec.environment.emplace_back(*variable);
   static_cast<void>(MakeDirs(spec.directory, 0755));
   const CgroupHost groups = DetectCgroups();

@@ -304,6 +304,7 @@ std::unique_ptr<GangRun::Pod> GangRun::MakePodOf(const v1::Placement& placement)
   if (placement.pod() != 0) {
     plan.trace.reset();
     plan.explain_io = false;
+    plan.ports.reset();
   }
   auto pod = std::make_unique<Pod>(this, placement.pod(), RanksPerPod(plan_.gang));
   pod->SetRun(make_pod_(std::move(plan), pod.get()));

@@ -10,6 +10,7 @@
 #include "home/ahead/traces.h"
 #include "home/runs/snapshot_client.h"
 #include "home/serve/live_writes.h"
+#include "home/streams/port_forwards.h"
 #include "jobs/ending.h"
 
 namespace vrun::home {
@@ -51,6 +52,7 @@ PodRun::~PodRun() {
   *alive_ = false;
   if (live_view_ != 0) live_writes_->Unlisten(live_view_, live_listener_);
   for (EventLoop::TimerId timer : {watch_timer_, settle_timer_, report_timer_}) loop_->Cancel(timer);
+  EndPorts();
 }
 
 void PodRun::Start() {
@@ -220,6 +222,7 @@ void PodRun::Disconnect() {
   if (!attempt_ || !attempt_->task) return;
   attempt_->task.reset();
   attempt_->attached = false;
+  if (plan_.ports) plan_.ports->Disconnected();
   sink_->OnDisconnected();
 }
 
@@ -291,6 +294,14 @@ void PodRun::Connect() {
     output->set_offset(sink_->OutputWanted(output->stream()));
   }
   attach->set_detached(plan_.detached);
+  for (const std::string& name : plan_.secrets) {
+    // The node says what is missing, unless it has it already.
+    Result<std::string> value = files_->secrets().Get(name);
+    if (!value) continue;
+    v1::SecretValue* secret = attach->add_secrets();
+    secret->set_name(name);
+    secret->set_value(*std::move(value));
+  }
   // Only a job that was attached before, perhaps by an earlier home, can have applied anything.
   if (attempt_->write_back || files_->HasApplyJournal(ApplyJournal())) {
     MakeWriteBack();
@@ -364,6 +375,10 @@ void PodRun::OnTaskMessage(v1::TaskDown message) {
     case v1::TaskDown::kOutput: return OnOutput(std::move(*message.mutable_output()));
     case v1::TaskDown::kInputAck: return OnInputAck(message.input_ack());
     case v1::TaskDown::kStopped: return sink_->OnStopped();
+    case v1::TaskDown::kPort:
+      // Before kAttached they belong to connections of the home before this one.
+      if (attempt_->attached && plan_.ports) plan_.ports->Receive(std::move(*message.mutable_port()));
+      return;
     case v1::TaskDown::kExited: return OnExited(message.exited().record());
     // Before kAttached they are the rest of what the node was sending to the home before this one. They come again.
     case v1::TaskDown::kWriteBack:
@@ -608,6 +623,7 @@ void PodRun::Finish(Outcome outcome) {
   outcome.fetched_bytes = fetched_before_ + (attempt_ ? attempt_->fetched_bytes() : 0);
   for (EventLoop::TimerId* timer : {&watch_timer_, &settle_timer_}) loop_->Cancel(std::exchange(*timer, 0));
   watch_.reset();
+  EndPorts();
   if (attempt_) {
     // Not destroyed: its WriteBack may be on the stack.
     attempt_->StopRetry();

@@ -146,6 +146,8 @@ class PodRun : public JobRun {
   void AwaitReport(Outcome outcome);
   void Reported(std::optional<v1::IoReport> report);
   void Send(const v1::TaskUp& message);
+  void ConnectPorts();
+  void EndPorts();
 
   EventLoop* const loop_;
   ControllerClient* const controller_;

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "home/links/controller_client.h"
 #include "home/runs/pod/pod_run.h"
+#include "home/streams/port_forwards.h"
 
 namespace vrun::home {
 
@@ -95,6 +96,22 @@ void PodRun::WantInputs(const v1::Attached* attached) {
     }
     sink_->OnInputWanted(static_cast<v1::StreamId>(d.number()), offset);
   }
+  ConnectPorts();
+}
+
+void PodRun::ConnectPorts() {
+  if (!plan_.ports || !Attached()) return;
+  plan_.ports->Connected([this](v1::PortFrame frame) {
+    v1::TaskUp up;
+    *up.mutable_port() = std::move(frame);
+    Send(up);
+  });
+}
+
+// A gang listens until it is over itself.
+void PodRun::EndPorts() {
+  if (!plan_.ports) return;
+  plan_.one_attempt ? plan_.ports->Pause() : plan_.ports->End();
 }
 
 void PodRun::OnExited(const v1::ExitRecord& record) {
@@ -169,6 +186,7 @@ void PodRun::Restart(const std::string& notice) {
   last_event_.reset();
   fetched_before_ += attempt_->fetched_bytes();
   attempt_.reset();
+  if (plan_.ports) plan_.ports->Disconnected();
   sink_->OnDisconnected();
   sink_->OnProgress(v1::PENDING, "queued again", "");
   // Posted, because the watch may be our caller. The next attempt then sees what this one has written and any other
@@ -209,6 +227,7 @@ void PodRun::SetSink(Sink* sink) {
   TakeAsPassedOn();
   attempt_->task.reset();
   attempt_->attached = false;
+  if (plan_.ports) plan_.ports->Disconnected();
   Connect();
 }
 
