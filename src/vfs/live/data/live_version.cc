@@ -233,6 +233,11 @@ void LiveFile::ChangedLocked(uint64_t offset, uint64_t n) {
   }
 }
 
+bool LiveFile::IsUnderWay() const {
+  MutexLock lock(mutex_);
+  return std::any_of(versions_.begin(), versions_.end(), [](const auto& version) { return !version.expired(); });
+}
+
 uint64_t LiveFile::Appended() const {
   MutexLock lock(mutex_);
   struct stat st {};
