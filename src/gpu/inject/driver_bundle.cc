@@ -11,6 +11,7 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/hash/digest.h"
+#include "base/io/copy_content.h"
 #include "gpu/inject/root_dir.h"
 
 namespace vrun::gpu {
@@ -72,19 +73,10 @@ Status CopyFile(const DriverFile& file, const std::string& to, mode_t mode) {
   VRUN_ASSIGN(const UniqueFd in, OpenFile(file.source, O_RDONLY | O_NOFOLLOW));
   VRUN_ASSIGN(const UniqueFd out, OpenFile(to, O_CREAT | O_EXCL | O_WRONLY, mode));
   if (::fchmod(out.get(), mode) != 0) return ErrnoError("chmod " + Escape(to));
-  for (;;) {
-    const ssize_t n = ::copy_file_range(in.get(), nullptr, out.get(), nullptr, size_t{64} << 20, 0);
-    if (n == 0) break;
-    if (n > 0 || errno == EINTR) continue;
-    // Older kernels refuse it between file systems.
-    std::string buffer(1 << 20, '\0');
-    for (;;) {
-      VRUN_ASSIGN(const size_t got, ReadUpTo(in.get(), buffer.data(), buffer.size()));
-      if (got == 0) break;
-      VRUN_TRY(WriteAll(out.get(), std::string_view(buffer).substr(0, got)));
-    }
-    break;
-  }
+  struct stat st {};
+  if (::fstat(in.get(), &st) != 0) return ErrnoError("read " + Escape(file.source));
+  const auto copied = CopyContent(in.get(), out.get(), static_cast<uint64_t>(st.st_size));
+  if (!copied) return Error(copied.error()).With("copy " + Escape(file.source));
   if (::fsync(out.get()) != 0) return ErrnoError("fsync " + Escape(to));
   return {};
 }

@@ -15,6 +15,7 @@
 
 #include "base/escape.h"
 #include "base/files.h"
+#include "base/io/copy_content.h"
 #include "home/root/file_meta.h"
 #include "home/root/safe_root.h"
 
@@ -22,7 +23,6 @@ namespace vrun::home {
 namespace {
 
 constexpr size_t kBlock = 4096;
-constexpr size_t kBuffer = 256 * 1024;
 constexpr int kMaxDepth = 2000;
 
 Result<UniqueFd> OpenToRead(int directory, const std::string& name, int flags = 0) {
@@ -70,7 +70,11 @@ Status CopyOne(int from_directory, const std::string& from, int to_directory, co
     VRUN_ASSIGN(UniqueFd source, OpenToRead(from_directory, from));
     made = UniqueFd(::openat(to_directory, to.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!made) return fail("make");
-    VRUN_TRY(CopyData(source.get(), made.get(), *st));
+    struct stat now {};
+    if (::fstat(source.get(), &now) != 0) return fail("read");
+    if (const auto copied = CopyContent(source.get(), made.get(), static_cast<uint64_t>(now.st_size)); !copied) {
+      return Error(copied.error()).With("make " + Escape(to));
+    }
   } else {
     if (S_ISLNK(st->st_mode)) {
       auto target = LinkTarget(from_directory, from);
@@ -185,20 +189,6 @@ Status WriteRange(int fd, std::string_view data, uint64_t offset, bool sparse) {
     offset += run;
     data.remove_prefix(run);
   }
-  return {};
-}
-
-Status CopyData(int from, int to, const struct stat& st) {
-  std::string buffer(kBuffer, '\0');
-  bool sparse = st.st_blocks * 512 < st.st_size;
-  uint64_t at = 0;
-  for (;;) {
-    VRUN_ASSIGN(size_t n, PreadUpTo(from, buffer.data(), buffer.size(), at));
-    if (n == 0) break;
-    VRUN_TRY(WriteRange(to, std::string_view(buffer.data(), n), at, sparse));
-    at += n;
-  }
-  if (::ftruncate(to, static_cast<off_t>(at)) != 0) return ErrnoError("write");
   return {};
 }
 

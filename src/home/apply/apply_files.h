@@ -42,10 +42,6 @@ int MoveName(int from_directory, const std::string& from, int to_directory, cons
 // Writes; if `sparse`, whole aligned blocks of zeros become holes.
 Status WriteRange(int fd, std::string_view data, uint64_t offset, bool sparse);
 
-// Copies the whole content of one open file to another; `st` is that of the first. Holes stay holes if the target is
-// empty.
-Status CopyData(int from, int to, const struct stat& st);
-
 // Copies a file or a whole directory to a new name, metadata included, across file systems. A failed copy is removed.
 Status CopyTree(int from_directory, const std::string& from, int to_directory, const std::string& to);
 

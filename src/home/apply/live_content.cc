@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/files.h"
+#include "base/io/copy_content.h"
 #include "home/apply/live_policy.h"
 
 namespace vrun::home {
@@ -235,13 +236,10 @@ Result<bool> LivePolicy::WriteThrough(IncomingFile* file) {
     if (::ftruncate(target.get(), static_cast<off_t>(file->put.size())) != 0) return fail(ErrnoError("cut"));
   } else {
     // Never half a file: reserve all the space before changing anything.
-    if (made.st_size > 0 && ::fallocate(target.get(), FALLOC_FL_KEEP_SIZE, 0, made.st_size) != 0 &&
-        (errno == ENOSPC || errno == EDQUOT)) {
-      return ErrnoError("write " + Escape(file->place.path));
-    }
-    const bool sparse = made.st_blocks * 512 < made.st_size;  // only the data is copied
-    if (sparse && ::ftruncate(target.get(), 0) != 0) return fail(ErrnoError("cut"));
-    if (const Status copied = CopyData(file->fd.get(), target.get(), made); !copied) return fail(copied.error());
+    const auto size = static_cast<uint64_t>(made.st_size);
+    const Status reserved = ReserveForContent(file->fd.get(), target.get(), size);
+    if (!reserved) return fail(reserved.error());
+    if (const auto copied = CopyContent(file->fd.get(), target.get(), size); !copied) return fail(copied.error());
   }
   (void)RemoveName(file->place.parent.get(), file->temporary);
   file->fd = std::move(target);

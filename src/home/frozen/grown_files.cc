@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/files.h"
+#include "base/io/copy_content.h"
 
 namespace vrun::home {
 namespace {
@@ -25,14 +26,8 @@ tree::FileVersion VersionOf(const struct stat& st) {
 Result<UniqueFd> CopyBeginning(int from, uint64_t size) {
   UniqueFd copy(::memfd_create("vrun-old-content", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!copy) return ErrnoError("memory for old content");
-  std::string part(std::min<uint64_t>(size, 1u << 20), '\0');
-  for (uint64_t at = 0; at < size;) {
-    const size_t want = static_cast<size_t>(std::min<uint64_t>(part.size(), size - at));
-    VRUN_ASSIGN(const size_t n, PreadUpTo(from, part.data(), want, at));
-    if (n == 0) return Error(Code::kAborted, "the file has become shorter");
-    VRUN_TRY(PwriteAll(copy.get(), {part.data(), n}, at));
-    at += n;
-  }
+  VRUN_ASSIGN(const uint64_t copied, CopyContent(from, copy.get(), size));
+  if (copied < size) return Error(Code::kAborted, "the file has become shorter");
   if (::fcntl(copy.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return ErrnoError("seal old content");
   }

@@ -2,8 +2,7 @@
 #include "home/frozen/old_content.h"
 
 #include <fcntl.h>
-#include <linux/fs.h>
-#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -17,11 +16,10 @@
 
 #include "base/escape.h"
 #include "base/files.h"
+#include "base/io/copy_content.h"
 
 namespace vrun::home {
 namespace {
-
-constexpr size_t kCopyStep = 64u << 20;  // per copy_file_range
 
 std::string NameOf(const tree::FileVersion& v) {
   char name[96];
@@ -39,28 +37,9 @@ std::optional<tree::FileVersion> VersionOf(const std::string& name) {
   return v;
 }
 
-Status CopyAll(int from, int to, uint64_t size) {
-  if (::ioctl(to, FICLONE, from) == 0) return {};
-  loff_t in = 0, out = 0;
-  while (static_cast<uint64_t>(in) < size) {
-    const ssize_t n =
-        ::copy_file_range(from, &in, to, &out, std::min<uint64_t>(kCopyStep, size - static_cast<uint64_t>(in)), 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && (errno == EXDEV || errno == EINVAL || errno == EOPNOTSUPP || errno == ENOSYS)) {
-      std::vector<char> buffer(1u << 20);
-      VRUN_ASSIGN(const size_t got,
-                  PreadUpTo(from, buffer.data(), std::min<uint64_t>(buffer.size(), size - static_cast<uint64_t>(in)),
-                            static_cast<uint64_t>(in)));
-      if (got == 0) return Error(Code::kAborted, "the file ends before its size");
-      VRUN_TRY(PwriteAll(to, {buffer.data(), got}, static_cast<uint64_t>(out)));
-      in += static_cast<loff_t>(got);
-      out += static_cast<loff_t>(got);
-      continue;
-    }
-    if (n < 0) return ErrnoError("copy");
-    if (n == 0) return Error(Code::kAborted, "the file ends before its size");
-  }
-  return {};
+// A sparse file counts by its data.
+uint64_t BytesOnDisk(const struct stat& st) {
+  return std::min(static_cast<uint64_t>(st.st_size), static_cast<uint64_t>(st.st_blocks) * 512);
 }
 
 }  // namespace
@@ -94,8 +73,10 @@ OldContent::OldContent(Options options) : options_(std::move(options)) {
       ::unlink(file.path().c_str());
       continue;
     }
-    kept_[*version] = version->size;
-    bytes_ += version->size;
+    struct stat st {};
+    if (::stat(file.path().c_str(), &st) != 0) continue;
+    kept_[*version] = BytesOnDisk(st);
+    bytes_ += kept_[*version];
   }
 }
 
@@ -133,17 +114,21 @@ Result<UniqueFd> OldContent::MakeTemporary(std::string* path) {
 
 Result<OldContent::Copy> OldContent::Make(int fd, const tree::FileVersion& version) {
   VRUN_TRY(MakeDirs(options_.directory, 0700));
-  VRUN_TRY(Reserve(version.size));
+  struct stat st {};
+  if (::fstat(fd, &st) != 0) return ErrnoError("copy");
+  const uint64_t bytes = BytesOnDisk(st);
+  VRUN_TRY(Reserve(bytes));
   Copy copy;
   auto made = MakeTemporary(&copy.path_);
   if (!made) {
-    Unreserve(version.size);
+    Unreserve(bytes);
     return std::move(made).error();
   }
   copy.owner_ = this;
-  copy.bytes_ = version.size;
+  copy.bytes_ = bytes;
   copy.fd_ = *std::move(made);
-  VRUN_TRY(CopyAll(fd, copy.fd_.get(), version.size));
+  VRUN_ASSIGN(const uint64_t copied, CopyContent(fd, copy.fd_.get(), version.size));
+  if (copied < version.size) return Error(Code::kAborted, "the file ends before its size");
   return copy;
 }
 
@@ -153,7 +138,7 @@ Status OldContent::Keep(Copy copy, const tree::FileVersion& version) {
   if (kept_.contains(version)) return {};  // the copy is not needed: it is deleted after the unlock
   if (::rename(copy.path_.c_str(), PathOf(version).c_str()) != 0) return ErrnoError("rename " + Escape(copy.path_));
   copy.owner_ = nullptr;
-  kept_[version] = version.size;
+  kept_[version] = copy.bytes_;
   return {};
 }
 
@@ -169,8 +154,10 @@ Result<UniqueFd> OldContent::Open(const tree::FileVersion& version) const {
 
 void OldContent::Drop(const tree::FileVersion& version) {
   MutexLock lock(mutex_);
-  if (kept_.erase(version) == 0) return;
-  bytes_ -= version.size;
+  const auto kept = kept_.find(version);
+  if (kept == kept_.end()) return;
+  bytes_ -= kept->second;
+  kept_.erase(kept);
   ::unlink(PathOf(version).c_str());
 }
 

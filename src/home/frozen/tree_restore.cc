@@ -7,6 +7,7 @@
 
 #include "base/escape.h"
 #include "base/files.h"
+#include "base/io/copy_content.h"
 #include "home/apply/apply_files.h"
 #include "home/root/file_meta.h"
 
@@ -56,11 +57,9 @@ class Restorer {
     VRUN_ASSIGN(const UniqueFd from, WithDescriptors([&] { return files_.OpenVersion(path, entry.version()); }));
     const UniqueFd to(::openat(directory, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!to) return ErrnoError("make " + Escape(path) + " again");
-    struct stat st {};
-    st.st_size = static_cast<off_t>(entry.size);
-    st.st_blocks = static_cast<blkcnt_t>(entry.blocks);
-    if (entry.size > 0) VRUN_TRY(CopyData(from.get(), to.get(), st));
-    return entry.size > 0 ? files_.Check(from.get(), path, entry.version()) : Status();
+    if (entry.size == 0) return {};
+    if (const auto copied = CopyContent(from.get(), to.get(), entry.size); !copied) return copied.error();
+    return files_.Check(from.get(), path, entry.version());
   }
 
   static v1::Meta MetaOf(const tree::Entry& entry) {

@@ -51,15 +51,16 @@ void Publisher::Closed(uint64_t nodeid) {
 
 // Home loses the rest of its content with this version, so that is fetched first.
 void Publisher::PublishWhole(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, bool closed) {
-  NoteDirty(nodeid);
   {
+    const int64_t now = MonotonicMicros();
     MutexLock lock(dirty_mutex_);
+    dirty_.try_emplace(nodeid, Dirty{now, now});
     const auto [it, first] = completing_.try_emplace(nodeid, 0);
     if (closed) ++it->second;
     if (!first) return;
   }
   const auto came = [this, nodeid, file](int /*error*/) {
-    const bool appended = file->Appended() > 0;
+    const bool appended = file->Appended() > 0 || IsQuiet(nodeid);
     // Content that was only appended goes to the end of home's file. If the rest did not arrive, publish anyway: home
     // knows whether our base is still its version, and says so if not. But do not publish while the writer is changing
     // the file in place again.

@@ -14,6 +14,8 @@ namespace vrun::vfs {
 namespace {
 
 constexpr auto kOwedPause = std::chrono::milliseconds(50);
+// A file that was written kLong times publish_micros ago counts as quiet after a kShort-th of publish_micros.
+constexpr int64_t kLong = 5, kShort = 10;
 
 }  // namespace
 
@@ -127,7 +129,8 @@ int Publisher::PublishLocked(LiveNode* node) {
   }
   if (error != 0) {
     MutexLock lock(dirty_mutex_);
-    dirty_.try_emplace(node->nodeid, Dirty{MonotonicMicros()}).first->second.owed = true;
+    const int64_t now = MonotonicMicros();
+    dirty_.try_emplace(node->nodeid, Dirty{now, now}).first->second.owed = true;
     return error;
   }
   if (node->writing == LiveNode::Writing::kTruncated) node->writing = LiveNode::Writing::kNothing;
@@ -160,8 +163,20 @@ int Publisher::PublishLocked(LiveNode* node) {
 
 void Publisher::NoteDirty(uint64_t nodeid) {
   if (!tree_.journaled()) return;
+  const int64_t now = MonotonicMicros();
   MutexLock lock(dirty_mutex_);
-  dirty_.try_emplace(nodeid, Dirty{MonotonicMicros()});
+  dirty_.try_emplace(nodeid, Dirty{now, now}).first->second.latest = now;
+}
+
+bool Publisher::IsQuiet(const Dirty& dirty, int64_t now) const {
+  const int64_t pause = now - dirty.latest, age = now - dirty.since;
+  return pause >= publish_micros_ || (age >= kLong * publish_micros_ && pause >= publish_micros_ / kShort);
+}
+
+bool Publisher::IsQuiet(uint64_t nodeid) {
+  MutexLock lock(dirty_mutex_);
+  const auto it = dirty_.find(nodeid);
+  return it != dirty_.end() && IsQuiet(it->second, MonotonicMicros());
 }
 
 void Publisher::Publish(uint64_t nodeid) {
@@ -174,7 +189,8 @@ void Publisher::Publish(uint64_t nodeid) {
   if (LiveNode* node = tree_.Find(nodeid)) (void)PublishLocked(node);
 }
 
-// The writer keeps the file open. Changes in place wait until it has finished, because half of them may be useless.
+// The writer keeps the file open. Changes in place wait until it has finished or pauses (Tick), because half of them
+// may be useless.
 void Publisher::PublishAppended(uint64_t nodeid, const std::shared_ptr<LiveFile>& file) {
   if (!tree_.journaled() || file->Appended() < publish_bytes_) return;
   PublishWritten(nodeid, file);
@@ -189,26 +205,32 @@ void Publisher::PublishWritten(uint64_t nodeid, const std::shared_ptr<LiveFile>&
 }
 
 void Publisher::Tick() {
-  const int64_t before = MonotonicMicros() - publish_micros_;
+  struct Due {
+    uint64_t nodeid;
+    bool owed;
+    bool quiet;
+  };
+  const int64_t now = MonotonicMicros();
   tree_.SeekRoom();
-  std::vector<std::pair<uint64_t, bool>> due;
+  std::vector<Due> all;
   {
     MutexLock lock(dirty_mutex_);
     for (const auto& [nodeid, dirty] : dirty_) {
-      if (dirty.owed || dirty.since <= before) due.emplace_back(nodeid, dirty.owed);
+      if (dirty.owed || now - dirty.since >= publish_micros_) all.push_back({nodeid, dirty.owed, IsQuiet(dirty, now)});
     }
   }
-  for (const auto& [nodeid, owed] : due) {
-    bool appended = owed;
+  for (const Due& due : all) {
+    bool publish = due.owed;
     std::shared_ptr<LiveFile> file;
-    if (!owed) {
+    if (!due.owed) {
       const TreeLock lock(tree_);
-      const LiveNode* node = tree_.Find(nodeid);
-      appended = node == nullptr || !node->file || !node->named_at_home() || node->file->Appended() > 0 ||
-                 node->writing == LiveNode::Writing::kTruncated || (notices_.no_open() && closes_ == nullptr);
+      const LiveNode* node = tree_.Find(due.nodeid);
+      publish = node == nullptr || !node->file || !node->named_at_home() || node->file->Appended() > 0 ||
+                node->writing == LiveNode::Writing::kTruncated || (notices_.no_open() && closes_ == nullptr);
       if (node != nullptr) file = node->file;
     }
-    if (appended) PublishWritten(nodeid, file);
+    // One version at a time: a program that writes all the time must not wait for the link.
+    if (publish || (due.quiet && file && !file->IsUnderWay())) PublishWritten(due.nodeid, file);
   }
   tree_.Checkpoint();
   StartTimer();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides when home gets the content of files written in a live view with a journal: when the file is closed; before
-// home is told a name of it; and while it is open, appended content after a time or a number of bytes.
+// home is told a name of it; and while it is open, appended content after a time or a number of bytes, and content
+// written in place once nobody has written to it for a time.
 //
 // If the kernel sends no open requests, a CloseWatch reports closes (docs/decisions/0019). Home's content of a file is
 // gone at home once our next version is published, so all of it is fetched before that.
@@ -77,9 +78,14 @@ class Publisher {
  private:
   using Kind = LiveOperation::Kind;
   struct Dirty {
-    int64_t since = 0;  // monotonic microseconds
-    bool owed = false;  // a publish was due, and failed
+    int64_t since = 0;   // monotonic microseconds
+    int64_t latest = 0;  // the last write
+    bool owed = false;   // a publish was due, and failed
   };
+  // Nobody has written to it for a while; a shorter while if it was written long ago, so that a program that never
+  // pauses for long is seen too.
+  bool IsQuiet(const Dirty& dirty, int64_t now) const;
+  bool IsQuiet(uint64_t nodeid);
   void StartTimer();
   void Tick();
   std::string PlaceOfOvertakenLocked(const LiveNode& node);
@@ -88,7 +94,7 @@ class Publisher {
   void ReportUnpublished(uint64_t nodeid);
   // Publishes a file that its writer keeps open.
   void PublishWritten(uint64_t nodeid, const std::shared_ptr<LiveFile>& file);
-  // Publishes once all content is here; while nobody has closed the file, only appended content.
+  // Publishes once all content is here; while nobody has closed the file, only if it was appended or is quiet.
   void PublishWhole(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, bool closed);
   void WaitForWhole(int64_t micros);
 

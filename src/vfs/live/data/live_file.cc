@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <utility>
 
 #include "base/escape.h"
@@ -180,7 +181,10 @@ int LiveFile::FillLocked(uint64_t unit) {
   // Filling is not a write: the file keeps its times.
   struct stat st {};
   if (::fstat((*fd)->get(), &st) != 0) return errno;
-  if (const int error = WriteAt((*fd)->get(), buffer.get(), n, offset); error != 0) return error;
+  // A missing unit is a hole here, and home's holes stay holes.
+  const bool zeros = buffer[0] == 0 && std::memcmp(buffer.get(), buffer.get() + 1, n - 1) == 0;
+  const int error = zeros ? 0 : WriteAt((*fd)->get(), buffer.get(), n, offset);
+  if (error != 0) return error;
   const timespec times[2] = {st.st_atim, st.st_mtim};
   if (::futimens((*fd)->get(), times) != 0) return errno;
   MarkLocked(unit);

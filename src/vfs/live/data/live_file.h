@@ -177,6 +177,8 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
   Result<std::shared_ptr<LiveVersion>> Publish(tree::FileVersion* base);
   // Restores a version of this file that another process published.
   std::shared_ptr<LiveVersion> RestoreVersion(const LiveContent& content);
+  // Home does not have everything that was published.
+  bool IsUnderWay() const;
   // Bytes written since the last publish if all were appended, else 0.
   uint64_t Appended() const;
   bool dirty() const { return dirty_.load(); }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/files.h"
+#include "base/io/copy_content.h"
 #include "base/thread/mutex.h"
 #include "proto/task.pb.h"
 #include "vfs/live/data/live_file.h"
@@ -22,20 +23,16 @@ constexpr size_t kMostRanges = 1024;     // per version
 constexpr uint64_t kSmall = 128 * 1024;  // sent whole rather than as a patch
 constexpr size_t kCopyBytes = 1 << 20;
 
-// All data ranges of a file, without its holes.
+// The data of a file without its holes; of a file with very many, the small ones count as data.
 std::vector<ByteRange> DataOf(int fd, uint64_t size) {
-  std::vector<ByteRange> ranges;
-  for (uint64_t at = 0; at < size;) {
-    const off_t data = ::lseek(fd, static_cast<off_t>(at), SEEK_DATA);
-    if (data < 0 && errno == ENXIO) return ranges;
-    const off_t hole = data < 0 ? -1 : ::lseek(fd, data, SEEK_HOLE);
-    if (data < 0 || hole <= data || ranges.size() == kMostRanges) return {{0, size}};
-    if (static_cast<uint64_t>(data) >= size) return ranges;
-    const uint64_t end = std::min(static_cast<uint64_t>(hole), size);
-    ranges.push_back({static_cast<uint64_t>(data), end - static_cast<uint64_t>(data)});
-    at = end;
-  }
-  return ranges;
+  ByteRanges data;
+  const auto add = [&data](uint64_t offset, uint64_t length) {
+    data.Add(offset, length);
+    return Status();
+  };
+  (void)ForEachData(fd, 0, size, add);
+  for (uint64_t unit = kLiveUnit; data.size() > kMostRanges; unit *= 4) data.Round(unit);
+  return data.Below(size);
 }
 
 std::vector<ByteRange> AllOf(uint64_t size) {
@@ -234,6 +231,11 @@ void LiveFile::ChangedLocked(uint64_t offset, uint64_t n) {
   } else {
     changed_.Coarsen(kMostRanges / 2);
   }
+}
+
+bool LiveFile::IsUnderWay() const {
+  MutexLock lock(mutex_);
+  return std::any_of(versions_.begin(), versions_.end(), [](const auto& version) { return !version.expired(); });
 }
 
 uint64_t LiveFile::Appended() const {
