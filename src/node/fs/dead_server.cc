@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/fs/dead_server.h"
 
+#include <fcntl.h>
 #include <linux/fuse.h>
 #include <poll.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,9 +26,12 @@ namespace {
 // At least a header and max_write, which the kernel limits to 1 MiB: a larger request would fail for its caller.
 constexpr size_t kRequestBytes = (1u << 20) + (64u << 10);
 
+// The descriptor may be one of a file in the dead server's own views: asking for its attributes would wait for that
+// server, so what the kernel has of them must do.
 bool IsFuse(int device) {
-  struct stat st {};
-  return ::fstat(device, &st) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == makedev(10, 229);
+  struct statx st {};
+  return ::statx(device, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &st) == 0 && S_ISCHR(st.stx_mode) &&
+         st.stx_rdev_major == 10 && st.stx_rdev_minor == 229;
 }
 
 std::vector<uint32_t> ThreadsOf(pid_t pid) {
