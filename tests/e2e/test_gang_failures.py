@@ -173,6 +173,8 @@ def test_before_it_has_begun(four, who, attempts, reason):
         waiting_for_one(c, job, "n3")
         name = next(pod["node"] for pod in c.json("job", job)["pods"] if pod["node"] != "n3")
         die(c, who, name)
+        if attempts == AGAIN:   # else the last pod may be ready before anybody knows of the loss, and the others begin
+            wait_until("the controller knows of it", lambda: re.search(rf"job {job} of \S+ its other pods end", c.log("home/state/log/controller.log")))
     finally:
         os.kill(sleeper, signal.SIGCONT)
     (c.root / "root/go").touch()

@@ -286,7 +286,7 @@ def test_pipes_are_pipes_inside(cluster):
 
 
 def test_resizing_arrives(terminal):
-    t = terminal("--", "bash", "-c", "trap 'stty size' WINCH; echo ready; while :; do sleep 0.1; done")
+    t = terminal("--", "bash", "-c", "trap 'stty size' WINCH; echo ready; while :; do read -t 0.1; done")   # no child that ^C could miss
     t.expect(rb"ready")
     termios.tcsetwinsize(t.slave, (50, 132))
     os.kill(t.process.pid, signal.SIGWINCH)

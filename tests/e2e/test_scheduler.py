@@ -42,8 +42,9 @@ def configured(own, text, **options):
 
 # Its first attempt goes on until it is told to leave, a later one ends.
 VICTIM = """
-echo attempt $VRUN_RESTART_COUNT
-if [ $VRUN_RESTART_COUNT = 0 ]; then echo kept > /root/mark; exec sleep 300; fi
+if [ $VRUN_RESTART_COUNT = 0 ]; then echo kept > /root/mark; fi
+echo attempt $VRUN_RESTART_COUNT   # whoever sees it may stop the job
+if [ $VRUN_RESTART_COUNT = 0 ]; then exec sleep 300; fi
 cat /root/mark
 exit 7
 """

@@ -17,7 +17,9 @@
 namespace vrun::home {
 namespace {
 
-constexpr int kTries = 8;  // we may append while we copy
+// We may append while we copy, for one job after the other; each flush takes its time.
+constexpr int64_t kGrowingMicros = 3'000'000, kSoonMicros = 500'000;
+constexpr std::chrono::milliseconds kPause(4);
 
 tree::FileVersion VersionOf(const struct stat& st) {
   return {st.st_dev, st.st_ino, ToNanos(st.st_ctim), static_cast<uint64_t>(st.st_size)};
@@ -48,23 +50,26 @@ void GrownFiles::Grew(const struct stat& before, const struct stat& after) {
   if (versions.size() > kMostVersions) versions.pop_front();
 }
 
-bool GrownFiles::Newest(const tree::FileVersion& version, tree::FileVersion* newest) const {
+GrownFiles::Known GrownFiles::Newest(const tree::FileVersion& version, tree::FileVersion* newest) const {
   MutexLock lock(mutex_);
   const auto it = versions_.find({version.dev, version.ino});
-  if (it == versions_.end()) return false;
+  if (it == versions_.end()) return Known::kNot;
   // The first that is no older, and the one before it: a state between the two is one of the appending itself, for the
   // kernel gives a file its new times before its new size.
   const auto after = std::find_if(it->second.begin(), it->second.end(), [&](const tree::FileVersion& known) {
     return known.ctime_ns >= version.ctime_ns && known.size >= version.size;
   });
-  if (after == it->second.end()) return false;
-  if (*after != version) {
-    if (after == it->second.begin()) return false;
-    const tree::FileVersion& before = *std::prev(after);
-    if (before.ctime_ns > version.ctime_ns || before.size > version.size) return false;
+  const tree::FileVersion& last = it->second.back();
+  if (after == it->second.end()) {
+    return version.ctime_ns >= last.ctime_ns && version.size >= last.size ? Known::kSoon : Known::kNot;
   }
-  *newest = it->second.back();
-  return true;
+  if (*after != version) {
+    if (after == it->second.begin()) return Known::kNot;
+    const tree::FileVersion& before = *std::prev(after);
+    if (before.ctime_ns > version.ctime_ns || before.size > version.size) return Known::kNot;
+  }
+  *newest = last;
+  return Known::kYes;
 }
 
 Result<UniqueFd> GrownFiles::Open(const ContentFiles& root, std::string_view path,
@@ -72,14 +77,16 @@ Result<UniqueFd> GrownFiles::Open(const ContentFiles& root, std::string_view pat
   Error error(Code::kAborted, Escape(path) + ": changed at home after the job's tree was taken");
   if (version.size > kMostBytes) return error;
   tree::FileVersion newest;
-  for (int i = 0; i < kTries && Newest(version, &newest); ++i) {
-    if (i > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1 << i));
+  for (const int64_t began = MonotonicMicros();; std::this_thread::sleep_for(kPause)) {
+    const Known known = Newest(version, &newest);
+    const int64_t passed = MonotonicMicros() - began;
+    if (known == Known::kNot || passed > (known == Known::kSoon ? kSoonMicros : kGrowingMicros)) return error;
+    if (known == Known::kSoon) continue;
     auto file = root.OpenVersion(path, newest);
     if (!file) continue;  // it is growing
     auto copy = CopyBeginning(file->get(), version.size);
     if (copy && root.Check(file->get(), path, newest)) return copy;
   }
-  return error;
 }
 
 bool GrownFiles::IsCopy(int fd, const tree::FileVersion& version) {

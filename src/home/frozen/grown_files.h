@@ -29,7 +29,8 @@ class GrownFiles {
   // after, with nothing but our bytes behind the earlier end. Call it with one state twice before the first step: a
   // reader that comes during the step then waits for its end.
   void Grew(const struct stat& before, const struct stat& after);
-  // A sealed copy of this version, read from the beginning of the present file. kAborted: unknown, or too large.
+  // A sealed copy of this version, read from the beginning of the present file. kAborted: unknown, or too large. Blocks
+  // for up to 3 s while we append to it.
   Result<UniqueFd> Open(const ContentFiles& root, std::string_view path, const tree::FileVersion& version) const;
   // The descriptor is one of Open's for a version of that size.
   static bool IsCopy(int fd, const tree::FileVersion& version);
@@ -37,8 +38,13 @@ class GrownFiles {
  private:
   static constexpr size_t kMostFiles = 4096, kMostVersions = 256;
   using Inode = std::pair<uint64_t, uint64_t>;
+  enum class Known {
+    kNot,
+    kSoon,  // not yet, but it may be a state of an appending that has not ended
+    kYes
+  };
   // The newest version of the file, if `version` is one of its earlier ones.
-  bool Newest(const tree::FileVersion& version, tree::FileVersion* newest) const;
+  Known Newest(const tree::FileVersion& version, tree::FileVersion* newest) const;
 
   mutable Mutex mutex_;
   std::map<Inode, std::deque<tree::FileVersion>> versions_

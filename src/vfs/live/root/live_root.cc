@@ -40,6 +40,7 @@ LiveRoot::LiveRoot(Backend& backend, Transport& transport, LiveFiles& files, con
       reader_(backend, tree_, contents_, notices_),
       writer_(backend, tree_, contents_, opens_, publisher_, notices_),
       home_trees_(backend, tree_, contents_, directories_, notices_, root) {
+  (void)LiveNow();  // opens its file while there are descriptors
   files_.SetGiveWay([store = backend.store()](int error, uint64_t bytes) { return store->GiveWay(error, bytes); });
 }
 
