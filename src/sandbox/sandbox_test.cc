@@ -15,6 +15,9 @@
 #include <functional>
 
 #include "base/files.h"
+#include "sandbox/filter/bpf.h"
+#include "sandbox/filter/device_filter.h"
+#include "sandbox/filter/network_filter.h"
 
 namespace vrun::sandbox {
 namespace {
@@ -153,6 +156,74 @@ TEST_F(SandboxTest, AStaleGroupOfTheSameNameIsReplaced) {
               static_cast<void>((*sandbox)->Reap());
               return RemoveCgroups(host, spec.name) ? 0 : 2;
             }));
+}
+
+// The numbers of the programs of one kind in a group.
+std::vector<uint32_t> Programs(int group, bpf_attach_type where) {
+  std::vector<uint32_t> ids(64);
+  bpf_attr attr{};
+  attr.query.target_fd = static_cast<uint32_t>(group);
+  attr.query.attach_type = where;
+  attr.query.prog_ids = reinterpret_cast<uint64_t>(ids.data());
+  attr.query.prog_cnt = ids.size();
+  ids.resize(Bpf(BPF_PROG_QUERY, &attr) == 0 ? attr.query.prog_cnt : 0);
+  return ids;
+}
+
+// A version 2 group beside those of sandboxes.
+class Group {
+ public:
+  explicit Group(const std::string& name) : path_(DetectCgroups().unified + "/vrun/" + name) {
+    static_cast<void>(MakeDirs(path_, 0755));
+    fd_.Reset(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  }
+  ~Group() { ::rmdir(path_.c_str()); }
+  int fd() const { return fd_.get(); }
+
+ private:
+  std::string path_;
+  UniqueFd fd_;
+};
+
+TEST_F(SandboxTest, GroupsWithTheSameRulesShareTheirPrograms) {
+  if (DetectCgroups().unified.empty()) GTEST_SKIP() << "needs a version 2 hierarchy";
+  const std::string name = "shared." + std::to_string(::getpid());
+  const Group a(name + ".a"), b(name + ".b"), c(name + ".c");
+  NetworkFilter first, second, other;
+  NetworkPolicy policy;
+  policy.refused_local_ports = {1234};
+  policy.job = 7;
+  ASSERT_TRUE(first.Attach(a.fd(), policy, 1));
+  policy.job = 8;
+  ASSERT_TRUE(second.Attach(b.fd(), policy, 2));
+  policy.refused_local_ports = {1235};
+  ASSERT_TRUE(other.Attach(c.fd(), policy, 3));
+  for (const auto where : {BPF_CGROUP_INET4_CONNECT, BPF_CGROUP_INET6_CONNECT, BPF_CGROUP_UDP4_SENDMSG,
+                           BPF_CGROUP_UDP6_SENDMSG, BPF_CGROUP_INET4_POST_BIND, BPF_CGROUP_INET6_POST_BIND}) {
+    EXPECT_EQ(1u, Programs(a.fd(), where).size());
+    EXPECT_EQ(Programs(a.fd(), where), Programs(b.fd(), where)) << where;
+  }
+  EXPECT_NE(Programs(a.fd(), BPF_CGROUP_INET4_CONNECT), Programs(c.fd(), BPF_CGROUP_INET4_CONNECT));
+  const std::vector<DeviceRule> harmless = HarmlessDevices();
+  std::vector<DeviceRule> more = harmless;
+  more.push_back(kFuseDevice);
+  ASSERT_TRUE(FilterDevices(a.fd(), harmless) && FilterDevices(b.fd(), harmless) && FilterDevices(c.fd(), more));
+  EXPECT_EQ(Programs(a.fd(), BPF_CGROUP_DEVICE), Programs(b.fd(), BPF_CGROUP_DEVICE));
+  EXPECT_NE(Programs(a.fd(), BPF_CGROUP_DEVICE), Programs(c.fd(), BPF_CGROUP_DEVICE));
+}
+
+TEST_F(SandboxTest, MoreKindsOfProgramsThanAreKept) {
+  if (DetectCgroups().unified.empty()) GTEST_SKIP() << "needs a version 2 hierarchy";
+  for (uint32_t i = 0; i < 70; ++i) {
+    const Group group("kinds." + std::to_string(::getpid()));
+    std::vector<DeviceRule> allowed = HarmlessDevices();
+    allowed.push_back({195, i});
+    ASSERT_TRUE(FilterDevices(group.fd(), allowed)) << i;
+    EXPECT_EQ(1u, Programs(group.fd(), BPF_CGROUP_DEVICE).size());
+  }
+  const Group group("kinds." + std::to_string(::getpid()));
+  const UniqueFd kept(::openat(group.fd(), "../.programs", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  EXPECT_LE(Programs(kept.get(), BPF_CGROUP_DEVICE).size(), 32u);
 }
 
 }  // namespace

@@ -12,8 +12,6 @@
 namespace vrun::sandbox {
 namespace {
 
-long Bpf(int command, bpf_attr* attr) { return ::syscall(SYS_bpf, command, attr, sizeof *attr); }
-
 // The verifier's log ends with statistics and an empty line; the last line before these says what it refuses.
 std::string Complaint(const std::string& log) {
   std::string last;
@@ -65,10 +63,6 @@ void BpfAssembler::StoreDouble(uint8_t base, int16_t offset, uint8_t from) {
 }
 void BpfAssembler::Move(uint8_t to, uint8_t from) { Emit(BPF_ALU64 | BPF_MOV | BPF_X, to, from, 0, 0); }
 void BpfAssembler::Set(uint8_t to, int32_t value) { Emit(BPF_ALU64 | BPF_MOV | BPF_K, to, 0, 0, value); }
-void BpfAssembler::SetDouble(uint8_t to, uint64_t value) {
-  Emit(BPF_LD | BPF_DW | BPF_IMM, to, 0, 0, static_cast<int32_t>(value & UINT32_MAX));
-  Emit(0, 0, 0, 0, static_cast<int32_t>(value >> 32));
-}
 void BpfAssembler::SetMap(uint8_t to, int map) {
   Emit(BPF_LD | BPF_DW | BPF_IMM, to, BPF_PSEUDO_MAP_FD, 0, map);
   Emit(0, 0, 0, 0, 0);
@@ -130,6 +124,17 @@ Result<UniqueFd> LoadBpf(bpf_prog_type type, bpf_attach_type expected, std::span
   log.resize(std::strlen(log.c_str()));
   return Error(error.code(), error.message() + ": " + Complaint(log));
 }
+
+Status DetachBpf(int cgroup, int program, bpf_attach_type where) {
+  bpf_attr attr{};
+  attr.target_fd = static_cast<uint32_t>(cgroup);
+  attr.attach_bpf_fd = static_cast<uint32_t>(program);
+  attr.attach_type = where;
+  if (Bpf(BPF_PROG_DETACH, &attr) != 0) return ErrnoError("detach a BPF program from the control group");
+  return {};
+}
+
+long Bpf(int command, bpf_attr* attr) { return ::syscall(SYS_bpf, command, attr, sizeof *attr); }
 
 Status AttachBpf(int cgroup, int program, bpf_attach_type where) {
   bpf_attr attr{};

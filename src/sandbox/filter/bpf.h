@@ -29,7 +29,6 @@ class BpfAssembler {
   void LoadDouble(uint8_t to, uint8_t from, int16_t offset);     // 64 bits from memory
   void Move(uint8_t to, uint8_t from);
   void Set(uint8_t to, int32_t value);
-  void SetDouble(uint8_t to, uint64_t value);
   void SetMap(uint8_t to, int map);
   void Add(uint8_t to, int32_t value);
   void And(uint8_t to, uint32_t mask);                    // of the low 32 bits
@@ -68,5 +67,9 @@ Result<UniqueFd> LoadBpf(bpf_prog_type type, bpf_attach_type expected, std::span
                          const char* name);
 // In addition to the programs of the groups above; all of them must allow. The program lives as long as the group.
 Status AttachBpf(int cgroup, int program, bpf_attach_type where);
+Status DetachBpf(int cgroup, int program, bpf_attach_type where);
+
+// bpf(2); errno is set.
+long Bpf(int command, bpf_attr* attr);
 
 }  // namespace vrun::sandbox

@@ -3,6 +3,7 @@
 
 #include "base/files.h"
 #include "sandbox/filter/bpf.h"
+#include "sandbox/filter/shared_programs.h"
 
 namespace vrun::sandbox {
 namespace {
@@ -43,10 +44,9 @@ std::vector<DeviceRule> HarmlessDevices() {
 }
 
 Status FilterDevices(int cgroup, const std::vector<DeviceRule>& allowed) {
-  const std::vector<bpf_insn> code = Program(allowed);
-  VRUN_ASSIGN(const UniqueFd program,
-              LoadBpf(BPF_PROG_TYPE_CGROUP_DEVICE, static_cast<bpf_attach_type>(0), code, "vrun_devices"));
-  return AttachBpf(cgroup, program.get(), BPF_CGROUP_DEVICE);
+  VRUN_ASSIGN(SharedPrograms programs, SharedPrograms::Open(cgroup));
+  return programs.Attach(cgroup, BPF_PROG_TYPE_CGROUP_DEVICE, BPF_CGROUP_DEVICE, static_cast<bpf_attach_type>(0),
+                         Program(allowed));
 }
 
 Status FilterDevicesV1(const std::string& path, const std::vector<DeviceRule>& allowed) {

@@ -2,18 +2,16 @@
 #include "sandbox/filter/network_filter.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <ifaddrs.h>
-#include <sys/file.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <memory>
 
 #include "base/escape.h"
 #include "sandbox/filter/bpf.h"
+#include "sandbox/filter/shared_programs.h"
 
 namespace vrun::sandbox {
 namespace {
@@ -29,11 +27,24 @@ struct PortKey {
 struct PortOwner {
   uint64_t job, pod;
 };
-constexpr char kTableName[] = "vrun_ports";
 constexpr uint32_t kMostPorts = 1 << 16;
 
+// What the programs of all sandboxes share.
+struct Maps {
+  int ports = -1;   // PortKey to PortOwner; -1: ports have no owners
+  int owners = -1;  // storage of each sandbox's group: the PortOwner that it is
+};
+
 // Registers that calls keep.
-constexpr uint8_t kContext = 6, kIp = 7, kPortNumber = 8;
+constexpr uint8_t kContext = 6, kIp = 7, kPortNumber = 8, kOwner = 9;
+
+// The PortOwner of the sandbox, into a register.
+void LoadOwner(BpfAssembler* a, const Maps& maps) {
+  a->SetMap(1, maps.owners);
+  a->Set(2, 0);
+  a->Call(BPF_FUNC_get_local_storage);
+  a->Move(kOwner, 0);
+}
 
 uint32_t Word(const Destination& d, int index) {
   uint32_t word;
@@ -43,8 +54,8 @@ uint32_t Word(const Destination& d, int index) {
 
 class Writer {
  public:
-  Writer(const NetworkPolicy& policy, const std::vector<Destination>& local, int table)
-      : policy_(policy), local_addresses_(local), table_(table) {
+  Writer(const NetworkPolicy& policy, const std::vector<Destination>& local, const Maps& maps)
+      : policy_(policy), local_addresses_(local), maps_(maps) {
     refused_ = a_.NewLabel();
     allowed_ = a_.NewLabel();
     local_ = a_.NewLabel();
@@ -72,7 +83,7 @@ class Writer {
     Match(false);
     a_.Bind(local_);
     for (const uint16_t port : policy_.refused_local_ports) a_.JumpIf(kPortNumber, port, refused_);
-    if (table_ >= 0) AskTable();
+    if (maps_.ports >= 0) AskTable();
     a_.Bind(allowed_);
     a_.Return(1);
     a_.Bind(refused_);
@@ -123,13 +134,14 @@ class Writer {
     a_.StoreWord(10, -8, kPortNumber);
     a_.LoadWord(2, kContext, kProtocol);
     a_.StoreWord(10, -4, 2);
-    a_.SetMap(1, table_);
+    LoadOwner(&a_, maps_);
+    a_.SetMap(1, maps_.ports);
     a_.Move(2, 10);
     a_.Add(2, -16);
     a_.Call(BPF_FUNC_map_lookup_elem);
     a_.JumpIfZero64(0, allowed_);
     a_.LoadDouble(3, 0, 0);
-    a_.SetDouble(4, policy_.job);
+    a_.LoadDouble(4, kOwner, 0);
     a_.JumpIfSame64(3, 4, allowed_);
     a_.Jump(refused_);
   }
@@ -138,11 +150,11 @@ class Writer {
   BpfAssembler::Label refused_, allowed_, local_;
   const NetworkPolicy& policy_;
   const std::vector<Destination>& local_addresses_;
-  int table_;
+  Maps maps_;
 };
 
 // Notes the owner of a port that was bound.
-std::vector<bpf_insn> Bound(int table, const PortOwner& owner) {
+std::vector<bpf_insn> Bound(const Maps& maps) {
   BpfAssembler a;
   a.Move(kContext, 1);
   a.LoadWord(kPortNumber, kContext, kSocketPort);
@@ -151,24 +163,27 @@ std::vector<bpf_insn> Bound(int table, const PortOwner& owner) {
   a.StoreDouble(10, -16, 0);
   a.StoreWord(10, -8, kPortNumber);
   a.StoreWord(10, -4, kIp);
-  a.SetDouble(2, owner.job);
-  a.StoreDouble(10, -32, 2);
-  a.SetDouble(2, owner.pod);
-  a.StoreDouble(10, -24, 2);
-  a.SetMap(1, table);
+  LoadOwner(&a, maps);
+  a.SetMap(1, maps.ports);
   a.Move(2, 10);
   a.Add(2, -16);
-  a.Move(3, 10);
-  a.Add(3, -32);
+  a.Move(3, kOwner);
   a.Set(4, BPF_ANY);
   a.Call(BPF_FUNC_map_update_elem);
   a.Return(1);
   return a.Finish();
 }
 
-long Bpf(int command, bpf_attr* attr) { return ::syscall(SYS_bpf, command, attr, sizeof *attr); }
+struct MapKind {
+  const char* name;
+  bpf_map_type type;
+  uint32_t key_size, value_size, most, flags;
+};
+constexpr MapKind kPorts = {"vrun_ports",      BPF_MAP_TYPE_HASH, sizeof(PortKey),
+                            sizeof(PortOwner), kMostPorts,        BPF_F_NO_PREALLOC};
+constexpr MapKind kOwners = {"vrun_owners", BPF_MAP_TYPE_CGROUP_STORAGE, sizeof(uint64_t), sizeof(PortOwner), 0, 0};
 
-UniqueFd FindTable() {
+UniqueFd FindMap(const MapKind& kind) {
   bpf_attr attr{};
   while (Bpf(BPF_MAP_GET_NEXT_ID, &attr) == 0) {
     bpf_attr open{};
@@ -179,8 +194,8 @@ UniqueFd FindTable() {
     ask.info.bpf_fd = static_cast<uint32_t>(map.get());
     ask.info.info_len = sizeof info;
     ask.info.info = reinterpret_cast<uint64_t>(&info);
-    if (map && Bpf(BPF_OBJ_GET_INFO_BY_FD, &ask) == 0 && std::strcmp(info.name, kTableName) == 0 &&
-        info.key_size == sizeof(PortKey) && info.value_size == sizeof(PortOwner)) {
+    if (map && Bpf(BPF_OBJ_GET_INFO_BY_FD, &ask) == 0 && std::strcmp(info.name, kind.name) == 0 &&
+        info.type == kind.type && info.key_size == kind.key_size && info.value_size == kind.value_size) {
       return map;
     }
     attr.start_id = attr.next_id;
@@ -188,29 +203,31 @@ UniqueFd FindTable() {
   return {};
 }
 
-// Programs that allow everything, on the group above all sandboxes, for as long as that exists. They keep the table,
-// and the hooks patched into the kernel's code: to do that for each start costs milliseconds.
-Status KeepHooks(int parent, int table) {
-  struct Hook {
-    bpf_prog_type type;
-    bpf_attach_type where;
-  };
-  constexpr Hook kHooks[] = {{BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_CGROUP_INET4_CONNECT},
-                             {BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_CGROUP_INET6_CONNECT},
-                             {BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_CGROUP_UDP4_SENDMSG},
-                             {BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_CGROUP_UDP6_SENDMSG},
-                             {BPF_PROG_TYPE_CGROUP_SOCK, BPF_CGROUP_INET4_POST_BIND},
-                             {BPF_PROG_TYPE_CGROUP_SOCK, BPF_CGROUP_INET6_POST_BIND},
-                             {BPF_PROG_TYPE_CGROUP_DEVICE, BPF_CGROUP_DEVICE}};
-  BpfAssembler a;
-  a.SetMap(1, table);
-  a.Return(1);
-  const std::vector<bpf_insn> code = a.Finish();
-  for (const Hook& hook : kHooks) {
-    const bpf_attach_type expected = hook.where == BPF_CGROUP_DEVICE ? static_cast<bpf_attach_type>(0) : hook.where;
-    VRUN_ASSIGN(const UniqueFd program, LoadBpf(hook.type, expected, code, "vrun_keep"));
-    VRUN_TRY(AttachBpf(parent, program.get(), hook.where));
-  }
+// That of this host. It lives as long as a program that uses it.
+Result<UniqueFd> OpenMap(const MapKind& kind) {
+  if (UniqueFd map = FindMap(kind)) return map;
+  bpf_attr attr{};
+  attr.map_type = kind.type;
+  attr.key_size = kind.key_size;
+  attr.value_size = kind.value_size;
+  attr.max_entries = kind.most;
+  attr.map_flags = kind.flags;
+  std::strncpy(attr.map_name, kind.name, sizeof attr.map_name - 1);
+  UniqueFd map(static_cast<int>(Bpf(BPF_MAP_CREATE, &attr)));
+  if (!map) return ErrnoError(std::string("make the BPF map ") + kind.name);
+  return map;
+}
+
+// `cgroup` has programs that use the map.
+Status SetOwner(int owners, int cgroup, const PortOwner& owner) {
+  struct stat st;
+  if (::fstat(cgroup, &st) != 0) return ErrnoError("look at the control group");
+  const uint64_t id = st.st_ino;
+  bpf_attr attr{};
+  attr.map_fd = static_cast<uint32_t>(owners);
+  attr.key = reinterpret_cast<uint64_t>(&id);
+  attr.value = reinterpret_cast<uint64_t>(&owner);
+  if (Bpf(BPF_MAP_UPDATE_ELEM, &attr) != 0) return ErrnoError("name the owner of ports");
   return {};
 }
 
@@ -259,47 +276,34 @@ std::vector<Destination> LocalAddresses() {
   return local;
 }
 
-Status NetworkFilter::OpenTable(int cgroup) {
-  // Locked, so that two sandboxes that start at once do not make two tables.
-  const UniqueFd parent(::openat(cgroup, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!parent || ::flock(parent.get(), LOCK_EX) != 0) return ErrnoError("lock the table of ports");
-  table_ = FindTable();
-  if (table_) return {};
-  bpf_attr attr{};
-  attr.map_type = BPF_MAP_TYPE_HASH;
-  attr.key_size = sizeof(PortKey);
-  attr.value_size = sizeof(PortOwner);
-  attr.max_entries = kMostPorts;
-  attr.map_flags = BPF_F_NO_PREALLOC;
-  std::strncpy(attr.map_name, kTableName, sizeof attr.map_name - 1);
-  table_.Reset(static_cast<int>(Bpf(BPF_MAP_CREATE, &attr)));
-  if (!table_) return ErrnoError("make the table of ports");
-  return KeepHooks(parent.get(), table_.get());
-}
-
 Status NetworkFilter::Attach(int cgroup, const NetworkPolicy& policy, uint64_t pod) {
   pod_ = pod;
-  if (policy.job != 0) VRUN_TRY(OpenTable(cgroup));
+  VRUN_ASSIGN(SharedPrograms programs, SharedPrograms::Open(cgroup));
+  UniqueFd owners;
+  if (policy.job != 0) {
+    VRUN_ASSIGN(table_, OpenMap(kPorts));
+    VRUN_ASSIGN(owners, OpenMap(kOwners));
+  }
+  const Maps maps{table_.get(), owners.get()};
   NetworkPolicy all = policy;
   for (const Destination& d : MetadataServices()) all.refused.push_back(d);
   // In a network of its own these are the sandbox's own.
   const bool shared = policy.job != 0 || !policy.refused_local_ports.empty();
   const std::vector<Destination> local = shared ? LocalAddresses() : std::vector<Destination>();
-  const auto add = [&](bpf_prog_type type, bpf_attach_type where, const std::vector<bpf_insn>& code,
-                       const char* name) -> Status {
-    VRUN_ASSIGN(const UniqueFd program, LoadBpf(type, where, code, name));
-    return AttachBpf(cgroup, program.get(), where);
+  const auto add = [&](bpf_prog_type type, bpf_attach_type where, const std::vector<bpf_insn>& code) {
+    return programs.Attach(cgroup, type, where, where, code);
   };
-  const std::vector<bpf_insn> v4 = Writer(all, local, table_.get()).Connect(false);
-  const std::vector<bpf_insn> v6 = Writer(all, local, table_.get()).Connect(true);
-  VRUN_TRY(add(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_CGROUP_INET4_CONNECT, v4, "vrun_connect4"));
-  VRUN_TRY(add(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_CGROUP_INET6_CONNECT, v6, "vrun_connect6"));
-  VRUN_TRY(add(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_CGROUP_UDP4_SENDMSG, v4, "vrun_send4"));
-  VRUN_TRY(add(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_CGROUP_UDP6_SENDMSG, v6, "vrun_send6"));
+  const std::vector<bpf_insn> v4 = Writer(all, local, maps).Connect(false);
+  const std::vector<bpf_insn> v6 = Writer(all, local, maps).Connect(true);
+  VRUN_TRY(add(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_CGROUP_INET4_CONNECT, v4));
+  VRUN_TRY(add(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_CGROUP_INET6_CONNECT, v6));
+  VRUN_TRY(add(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_CGROUP_UDP4_SENDMSG, v4));
+  VRUN_TRY(add(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_CGROUP_UDP6_SENDMSG, v6));
   if (!table_) return {};
-  const std::vector<bpf_insn> bound = Bound(table_.get(), {policy.job, pod});
-  VRUN_TRY(add(BPF_PROG_TYPE_CGROUP_SOCK, BPF_CGROUP_INET4_POST_BIND, bound, "vrun_bound4"));
-  return add(BPF_PROG_TYPE_CGROUP_SOCK, BPF_CGROUP_INET6_POST_BIND, bound, "vrun_bound6");
+  const std::vector<bpf_insn> bound = Bound(maps);
+  VRUN_TRY(add(BPF_PROG_TYPE_CGROUP_SOCK, BPF_CGROUP_INET4_POST_BIND, bound));
+  VRUN_TRY(add(BPF_PROG_TYPE_CGROUP_SOCK, BPF_CGROUP_INET6_POST_BIND, bound));
+  return SetOwner(owners.get(), cgroup, {policy.job, pod});
 }
 
 void NetworkFilter::Forget() {

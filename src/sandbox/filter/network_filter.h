@@ -43,8 +43,6 @@ class NetworkFilter {
   void Forget();
 
  private:
-  Status OpenTable(int cgroup);
-
   UniqueFd table_;
   uint64_t pod_ = 0;
 };
