@@ -36,6 +36,7 @@
 #include "home/pack/digest_cache.h"
 #include "home/root/root_files.h"
 #include "home/root/root_tree.h"
+#include "home/root/secrets/private_files.h"
 #include "home/root/tree_follower.h"
 #include "home/root/tree_table.h"
 #include "home/runs/away_jobs.h"
@@ -129,6 +130,9 @@ std::vector<std::string> OwnPlaces(const Places& places, const Config& config) {
   return own;
 }
 
+// Of the administrator of this machine: what no --expose opens (home/root/secrets/own_list.h).
+constexpr const char* kAdminList = "/etc/vrun/private";
+
 DenyList::Options DenyOptions(const std::string& root, const Places& places, const Config& config) {
   DenyList::Options deny;
   deny.root = root;
@@ -141,6 +145,8 @@ DenyList::Options DenyOptions(const std::string& root, const Places& places, con
     deny.home_parents.push_back("/home");
   }
   deny.own = OwnPlaces(places, config);
+  deny.admin_list = kAdminList;
+  deny.user_list = places.config_dir + "/private";
   return deny;
 }
 
@@ -250,6 +256,8 @@ class Home {
         queries_(loop, &controller_, &nodes_, &roots_, &runs_, &away_, &withheld_, &content_, root),
         admin_(&controller_, &defaults_),
         clients_(loop, &runs_, &queries_, &admin_, [this] { cluster_.Refresh(); }) {
+    root_files_.SetJudge(
+        [this](int fd, const struct stat& st, std::string_view path) { return private_files_.Check(fd, st, path); });
     content_.SetLiveWrites(&live_writes_);
     live_writes_.OnRefused([this] { content_.tree_board().Look(); });
     content_.SetStale([this](const std::string& path) { tree_.LookAt(path); });
@@ -335,6 +343,7 @@ class Home {
   EventLoop* const loop_;
   const std::string home_id_;
   TreeTable trees_;
+  const PrivateFiles private_files_{&trees_};
   RootFiles root_files_;
   FrozenFiles files_;  // current and old content of the root
   DigestCache digests_;

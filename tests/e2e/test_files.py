@@ -193,6 +193,32 @@ def test_private_keys_are_not_served(cluster):
     assert r.stdout == "SECRET"
 
 
+@pytest.mark.parametrize("view", ["live", "frozen"])
+def test_private_files_under_other_names_are_not_served(cluster, here, view):
+    home = cluster.root / "root"
+    secret = home / ".aws/credentials"
+    secret.parent.mkdir(exist_ok=True)
+    secret.write_text("SECRET")
+    secret.chmod(0o600)
+    (cluster.root / "etc/shadow").write_text("SECRET")
+    os.link(secret, here / "linked")
+    for name, mode in {"deploy": 0o600, "example": 0o644}.items():
+        (here / name).write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nKEY\n")
+        (here / name).chmod(mode)
+    (here / "mounted").mkdir()
+    (here / "notes").write_text("fine")
+    (here / "notes").chmod(0o600)
+    subprocess.run(["mount", "--bind", secret.parent, here / "mounted"], check=True)
+    try:
+        script = "cat linked mounted/credentials deploy /etc/shadow 2>/dev/null; cat notes; grep -c KEY example"
+        r = cluster.vrun(f"--view={view}", "-D", inside(cluster, here), "--", "sh", "-c", script)
+        assert r.stdout == "fine2\n", r.stderr
+    finally:
+        subprocess.run(["umount", "-l", here / "mounted"], check=True)
+    r = cluster.vrun(f"--view={view}", "--expose", f"{inside(cluster, here)}/deploy", "--", "grep", "-c", "KEY", f"{inside(cluster, here)}/deploy")
+    assert r.stdout == "2\n", r.stderr
+
+
 # --- what the job writes
 
 def test_results_are_at_home_when_vrun_returns(cluster, here):

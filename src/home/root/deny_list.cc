@@ -6,11 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <climits>
 #include <cstdlib>
 
+#include "home/root/secrets/own_list.h"
 #include "tree/rules.h"
+#include "tree/scan/mounts.h"
 
 namespace vrun::home {
 namespace {
@@ -19,14 +20,40 @@ using tree::IsBelow;
 using tree::JoinPath;
 
 // Relative to a home directory.
-constexpr std::array<std::string_view, 22> kDenied = {
-    ".aws", ".kube", ".config/gcloud", ".docker/config.json",
+constexpr std::string_view kDenied[] = {
+    // clouds and clusters
+    ".aws", ".azure", ".boto", ".config/doctl", ".config/gcloud", ".config/rclone", ".kube", ".oci", ".passwd-s3fs",
+    ".s3cfg", ".terraform.d/credentials.tfrc.json", ".vault-token",
+    // registries, hubs and forges
+    ".cache/huggingface/stored_tokens", ".cache/huggingface/token", ".cargo/credentials", ".cargo/credentials.toml",
+    ".config/containers/auth.json", ".config/gh", ".config/git/credentials", ".config/glab-cli", ".config/hub",
+    ".config/kaggle", ".config/pypoetry/auth.toml", ".docker/config.json", ".gem/credentials", ".git-credentials",
+    ".huggingface/token", ".kaggle", ".netrc", ".pypirc", "_netrc",
+    // databases
+    ".my.cnf", ".mylogin.cnf", ".pgpass",
     // keyrings
-    ".gnupg", ".local/share/keyrings", ".local/share/kwalletd", ".gnome2/keyrings",
+    ".age", ".config/sops", ".gnome2/keyrings", ".gnupg", ".local/share/keyrings", ".local/share/kwalletd",
+    ".password-store",
     // browser profiles
     ".mozilla", ".librewolf", ".config/google-chrome", ".config/google-chrome-beta", ".config/google-chrome-unstable",
     ".config/chromium", ".config/BraveSoftware", ".config/microsoft-edge", ".config/vivaldi", ".config/opera",
     "snap/firefox", "snap/chromium", ".var/app/org.mozilla.firefox", ".var/app/com.google.Chrome"};
+
+// The machine's own.
+constexpr std::string_view kSystem[] = {"/etc/shadow",       "/etc/shadow-",
+                                        "/etc/gshadow",      "/etc/gshadow-",
+                                        "/etc/krb5.keytab",  "/etc/munge/munge.key",
+                                        "/etc/ssl/private",  "/etc/letsencrypt",
+                                        "/etc/wireguard",    "/etc/NetworkManager/system-connections",
+                                        "/etc/kubernetes",   "/etc/rancher",
+                                        "/etc/vrun",         "/var/lib/kubelet",
+                                        "/var/lib/tailscale"};
+constexpr std::string_view kSsh = "/etc/ssh";
+
+bool HostKeyName(std::string_view name) { return name.starts_with("ssh_host_") && name.ends_with("_key"); }
+
+// Linked() looks at so many files of a denied directory: keys are few, a browser's cache is not a key.
+constexpr int kMostLooked = 2000;
 
 bool DeniedSshName(std::string_view name) {
   if (name.ends_with(".pem")) return true;
@@ -57,11 +84,11 @@ size_t DeniedPrefix(std::string_view relative) {
   for (std::string_view item : kDenied) {
     if (IsBelow(relative, item)) return item.size();
   }
-  constexpr std::string_view kSsh = ".ssh/";
-  if (relative.starts_with(kSsh)) {
-    std::string_view name = relative.substr(kSsh.size());
+  constexpr std::string_view kOfUser = ".ssh/";
+  if (relative.starts_with(kOfUser)) {
+    std::string_view name = relative.substr(kOfUser.size());
     name = name.substr(0, name.find('/'));
-    if (DeniedSshName(name)) return kSsh.size() + name.size();
+    if (DeniedSshName(name)) return kOfUser.size() + name.size();
   }
   return 0;
 }
@@ -81,6 +108,29 @@ std::string Resolve(const std::string& root, const std::string& path) {
   if (root == "/") return std::string(r);
   std::string_view below = Below(r, root);
   return below.empty() ? std::string() : "/" + std::string(below);
+}
+
+// Calls add(name) for each other name in the root that bind mounts give to `path`, or to a part of it.
+template <typename Add>
+void ForEachAlias(const std::vector<tree::Mount>& mounts, const std::string& path, Add add) {
+  const tree::Mount* on = nullptr;
+  for (const tree::Mount& m : mounts) {
+    if (IsBelow(path, m.point) && (on == nullptr || m.point.size() >= on->point.size())) on = &m;
+  }
+  if (on == nullptr) return;
+  const auto join = [](const std::string& directory, std::string_view below) {
+    return below.empty() ? directory : JoinPath(directory, below);
+  };
+  // The mount's own point has nothing below.
+  const std::string inside = join(on->fs_root, path == on->point ? std::string_view() : Below(path, on->point));
+  for (const tree::Mount& m : mounts) {
+    if (&m == on || m.dev != on->dev) continue;
+    if (IsBelow(inside, m.fs_root)) {
+      add(join(m.point, inside == m.fs_root ? std::string_view() : Below(inside, m.fs_root)));
+    } else if (IsBelow(m.fs_root, inside)) {
+      add(m.point);
+    }
+  }
 }
 
 void AddUnique(std::vector<std::string>* list, std::string item) {
@@ -107,13 +157,23 @@ bool DenyRules::DeniedByPattern(std::string_view path, std::string_view* denied)
     size_t slash = relative.find('/');
     if (slash != std::string_view::npos && at_home(path.substr(0, path.size() - relative.size() + slash))) return true;
   }
-  for (const std::string& target : targets_) {
-    if (IsBelow(path, target)) {
-      *denied = path.substr(0, target.size());
+  const std::string_view key = Below(path, kSsh);
+  if (HostKeyName(key)) {
+    *denied = path;
+    return true;
+  }
+  for (const auto* list : {&targets_, &listed_}) {
+    for (const std::string& item : *list) {
+      if (!IsBelow(path, item)) continue;
+      *denied = path.substr(0, item.size());
       return true;
     }
   }
   return false;
+}
+
+bool DenyRules::Opened(std::string_view path) const {
+  return std::any_of(opened_.begin(), opened_.end(), [&](const std::string& o) { return IsBelow(path, o); });
 }
 
 bool DenyRules::Denies(std::string_view path, const std::vector<std::string>& exposed) const {
@@ -121,7 +181,7 @@ bool DenyRules::Denies(std::string_view path, const std::vector<std::string>& ex
     if (IsBelow(path, own)) return true;
   }
   std::string_view denied;
-  if (!DeniedByPattern(path, &denied)) return false;
+  if (!DeniedByPattern(path, &denied) || Opened(path)) return false;
   for (const std::string& e : exposed) {
     if (IsBelow(path, e)) return false;
   }
@@ -150,7 +210,14 @@ bool DenyRules::HidesInHome(const std::string& home, std::string_view path,
 bool DenyRules::HidesBelow(std::string_view path, const std::vector<std::string>& exposed) const {
   if (IsThere(std::string(path), exposed)) return true;
   const auto there = [&](const std::string& name) { return IsBelow(name, path) && IsThere(name, exposed); };
-  if (std::any_of(own_.begin(), own_.end(), there) || std::any_of(targets_.begin(), targets_.end(), there)) return true;
+  for (const auto* list : {&own_, &targets_, &listed_}) {
+    if (std::any_of(list->begin(), list->end(), there)) return true;
+  }
+  if (IsBelow(kSsh, path)) {
+    for (const std::string& name : ListNames(OnHost(root_, kSsh))) {
+      if (there(JoinPath(kSsh, name))) return true;
+    }
+  }
   const auto in_home = [&](const std::string& home) { return HidesInHome(home, path, exposed); };
   if (std::any_of(homes_.begin(), homes_.end(), in_home)) return true;
   for (const std::string& parent : home_parents_) {
@@ -168,10 +235,12 @@ bool DenyRules::HidesBelow(std::string_view path, const std::vector<std::string>
 
 std::vector<std::string> DenyRules::Hidden(const std::vector<std::string>& exposed) const {
   std::vector<std::string> hidden = own_;
+  std::vector<std::string> served = exposed;
+  served.insert(served.end(), opened_.begin(), opened_.end());
   for (const std::string& path : hidden_) {
     std::vector<std::string> inside;
     bool open = false;
-    for (const std::string& e : exposed) {
+    for (const std::string& e : served) {
       if (IsBelow(path, e))
         open = true;
       else if (IsBelow(e, path))
@@ -204,6 +273,33 @@ std::vector<std::string> DenyRules::Hidden(const std::vector<std::string>& expos
     }
   }
   return hidden;
+}
+
+std::vector<FileId> DenyRules::Linked() const {
+  std::vector<FileId> linked;
+  const auto note = [&](const struct stat& st) {
+    if (S_ISREG(st.st_mode) && st.st_nlink > 1) linked.push_back({st.st_dev, st.st_ino});
+  };
+  for (const std::string& path : hidden_) {
+    struct stat st;
+    const std::string top = OnHost(root_, path);
+    if (::lstat(top.c_str(), &st) != 0) continue;
+    note(st);
+    if (!S_ISDIR(st.st_mode)) continue;
+    int left = kMostLooked;
+    std::vector<std::string> level = {top};
+    while (!level.empty() && left > 0) {
+      const std::string directory = std::move(level.back());
+      level.pop_back();
+      for (const std::string& name : ListNames(directory)) {
+        std::string child = JoinPath(directory, name);
+        if (--left < 0 || ::lstat(child.c_str(), &st) != 0) continue;
+        note(st);
+        if (S_ISDIR(st.st_mode)) level.push_back(std::move(child));
+      }
+    }
+  }
+  return linked;
 }
 
 DenyList::DenyList(Options options)
@@ -246,32 +342,55 @@ std::shared_ptr<const DenyRules> DenyList::Current() const {
   for (const std::string& parent : options_.home_parents) {
     for (const std::string& name : ListNames(OnHost(root, parent))) AddUnique(&homes, JoinPath(parent, name));
   }
+  const auto mounts = tree::MountTable::Read(root);
+  const auto also = [&](const std::string& path, const auto& add) {
+    if (mounts) ForEachAlias(mounts->mounts(), path, add);
+  };
   for (size_t i = homes.size(); i-- > 0;) {
-    std::string real = Resolve(root, homes[i]);
-    if (real.empty() || real == "/" || real == homes[i]) continue;
-    AddUnique(&rules->homes_, real);
-    AddUnique(&homes, real);
-  }
-  for (const std::string& home : homes) {
-    auto hide = [&](std::string path) {
-      struct stat st;
-      if (::lstat(OnHost(root, path).c_str(), &st) == 0) {
-        std::string real = Resolve(root, path);
-        // A parent may be a symlink too, so check not only this name. Never hide a whole home directory.
-        bool whole_home =
-            std::any_of(homes.begin(), homes.end(), [&](const std::string& h) { return IsBelow(h, real); });
-        if (!real.empty() && real != path && !whole_home) {
-          AddUnique(&rules->targets_, real);
-          AddUnique(&rules->hidden_, real);
-        }
-      }
-      AddUnique(&rules->hidden_, std::move(path));
+    const auto add = [&](const std::string& other) {
+      if (other.empty() || other == "/" || other == homes[i]) return;
+      AddUnique(&rules->homes_, other);
+      AddUnique(&homes, other);
     };
+    const std::string home = homes[i];
+    add(Resolve(root, home));
+    also(home, add);
+  }
+  const OwnList admin = ReadOwnList(options_.admin_list, homes), user = ReadOwnList(options_.user_list, homes);
+  for (const std::string& path : admin.withheld) AddUnique(&rules->own_, path);
+  for (const auto* list : {&admin, &user}) {
+    for (const std::string& path : list->opened) AddUnique(&rules->opened_, path);
+  }
+  const auto hide = [&](std::string path) {
+    struct stat st;
+    if (::lstat(OnHost(root, path).c_str(), &st) == 0) {
+      std::string real = Resolve(root, path);
+      // A parent may be a symlink too, so check not only this name. Never hide a whole home directory.
+      bool whole_home = std::any_of(homes.begin(), homes.end(), [&](const std::string& h) { return IsBelow(h, real); });
+      const auto target = [&](const std::string& other) {
+        AddUnique(&rules->targets_, other);
+        AddUnique(&rules->hidden_, other);
+      };
+      if (!real.empty() && real != path && !whole_home) target(real);
+      also(path, target);
+    }
+    AddUnique(&rules->hidden_, std::move(path));
+  };
+  for (const std::string& home : homes) {
     for (std::string_view item : kDenied) hide(JoinPath(home, item));
     std::string ssh = JoinPath(home, ".ssh");
     for (const std::string& name : ListNames(OnHost(root, ssh))) {
       if (DeniedSshName(name)) hide(JoinPath(ssh, name));
     }
+  }
+  std::vector<std::string> listed(std::begin(kSystem), std::end(kSystem));
+  listed.insert(listed.end(), user.withheld.begin(), user.withheld.end());
+  for (const std::string& path : listed) {
+    AddUnique(&rules->listed_, path);
+    hide(path);
+  }
+  for (const std::string& name : ListNames(OnHost(root, kSsh))) {
+    if (HostKeyName(name)) hide(JoinPath(kSsh, name));
   }
   return rules;
 }
@@ -279,6 +398,7 @@ std::shared_ptr<const DenyRules> DenyList::Current() const {
 bool DenyList::Concerns(const tree::DirtySet& dirty) const {
   if (dirty.everything() || !dirty.recursive.empty()) return true;
   auto concerned = [&](const std::string& directory) {
+    if (directory == kSsh) return true;
     for (const std::string& parent : options_.home_parents) {
       if (IsBelow(directory, parent)) {
         // /home, /home/u, /home/u/.ssh, /home/u/.config ...: near the top only.

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The paths that home does not serve: private keys, cloud credentials, keyrings, browser profiles, and vrun's own
-// state.
+// The paths that home does not serve: private keys, tokens and credentials, keyrings, browser profiles, the machine's
+// own secrets, and vrun's own state.
 //
-// Denied below each known home directory (the user's own; /root and all of /home if the daemon is root's): .ssh/id_*
-// except *.pub, .ssh/*.pem, .aws, .kube, .config/gcloud, .docker/config.json, keyrings, browser profiles. They are left
-// out of the tree, and the patterns are checked again whenever content is served, so a key made after the scan is not
-// served either. If one of them is a symlink, its target is denied too.
+// Denied below each known home directory (the user's own; /root and all of /home if the daemon is root's): what
+// deny_list.cc lists. Denied in /etc: password hashes, host keys and the like. They are left out of the tree, and the
+// patterns are checked again whenever content is served, so a key made after the scan is not served either. If one of
+// them is a symlink, its target is denied too, and so are the other names that a bind mount gives them. For hard links
+// and for keys in other places: private_files.h.
+//
+// Users and administrators add to the list (own_list.h).
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -17,11 +21,23 @@
 
 namespace vrun::home {
 
+struct FileId {
+  uint64_t device = 0, inode = 0;
+  bool operator==(const FileId&) const = default;
+};
+
 // All paths are absolute, clean paths in the root. Immutable; any thread.
 class DenyRules {
  public:
   // Whether `path` must not be served, given the granted `exposed` paths. Also true below a denied directory.
   bool Denies(std::string_view path, const std::vector<std::string>& exposed = {}) const;
+
+  // Whether a list of the user's or the administrator's opens `path`.
+  bool Opened(std::string_view path) const;
+
+  // The identities of regular files that are denied by path and have other names too (hard links). Walks the denied
+  // directories: milliseconds.
+  std::vector<FileId> Linked() const;
 
   // Whether something that must not be served is at or below `path` on disk now. Moving such a directory would move it
   // to where no pattern matches.
@@ -37,11 +53,13 @@ class DenyRules {
   bool IsThere(const std::string& path, const std::vector<std::string>& exposed) const;
 
   std::string root_;
-  std::vector<std::string> own_;           // vrun's own directories: no --expose opens them
+  std::vector<std::string> own_;           // vrun's own directories, and the administrator's: no --expose opens them
+  std::vector<std::string> listed_;        // denied by the user's list, or in /etc
+  std::vector<std::string> opened_;        // served all the same, by a list
   std::vector<std::string> homes_;         // home directories
   std::vector<std::string> home_parents_;  // every directory in these is a home directory ("/home")
   std::vector<std::string> targets_;       // what denied symlinks point at
-  std::vector<std::string> hidden_;        // existing or possible names, without own_
+  std::vector<std::string> hidden_;        // existing or possible names, without own_ and what is below opened_
 };
 
 class DenyList {
@@ -51,14 +69,15 @@ class DenyList {
     std::vector<std::string> homes;         // paths in the root
     std::vector<std::string> home_parents;  // {"/home"} for root
     std::vector<std::string> own;           // paths of this machine, in or outside of the root
+    std::string admin_list = "", user_list = "";  // files of this machine (own_list.h); "" or absent: none
   };
   explicit DenyList(Options options);
 
   // Replaces Options::own. False: it was the same.
   bool SetOwn(std::vector<std::string> own);
 
-  // Lists the directories that patterns refer to (.ssh, /home) and resolves symlinks: a few system calls per home
-  // directory.
+  // Lists the directories that patterns refer to (.ssh, /home), resolves symlinks, and reads the mounts and the lists:
+  // a few system calls per home directory.
   std::shared_ptr<const DenyRules> Current() const;
 
   // Whether these changes can affect Current().

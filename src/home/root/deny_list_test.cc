@@ -90,5 +90,30 @@ TEST(DenyList, WhatADirectoryHidesIsAskedOfTheDisk) {
   EXPECT_TRUE(rules->HidesBelow("/home/bob", {"/home/bob/.config/gcloud/another"}));
 }
 
+TEST(DenyList, TheMachinesOwnAndListsOfPeople) {
+  TestDirectory root;
+  for (const char* name : {"etc/shadow", "etc/ssh/ssh_host_rsa_key", "etc/ssh/ssh_host_rsa_key.pub", "etc/passwd",
+                           "root/.netrc", "root/.cache/huggingface/token", "srv/keys/a", "srv/team/key"}) {
+    root.Put(name, "k");
+  }
+  root.Put("admin", "/srv/keys\n");
+  root.Put("user", "/srv/team\n!~/.netrc\n!/srv/keys\n");
+  const auto rules = DenyList({root.path(), {"/root"}, {}, {}, root / "admin", root / "user"}).Current();
+  for (const char* path :
+       {"/etc/shadow", "/etc/ssh/ssh_host_rsa_key", "/root/.cache/huggingface/token", "/srv/keys/a", "/srv/team/key"}) {
+    EXPECT_TRUE(rules->Denies(path)) << path;
+  }
+  for (const char* path :
+       {"/etc/passwd", "/etc/ssh/ssh_host_rsa_key.pub", "/root/.netrc", "/root/.cache/huggingface"}) {
+    EXPECT_FALSE(rules->Denies(path)) << path;
+  }
+  EXPECT_TRUE(rules->Denies("/srv/keys/a", {"/srv/keys"})) << "what the administrator withholds is not opened";
+  EXPECT_FALSE(rules->Denies("/srv/team/key", {"/srv/team"}));
+  const auto hidden = rules->Hidden();
+  EXPECT_THAT(hidden, testing::IsSupersetOf({"/etc/shadow", "/etc/ssh/ssh_host_rsa_key", "/srv/keys", "/srv/team"}));
+  EXPECT_THAT(hidden, testing::Not(testing::Contains("/root/.netrc")));
+  EXPECT_TRUE(rules->HidesBelow("/etc/ssh"));
+}
+
 }  // namespace
 }  // namespace vrun::home

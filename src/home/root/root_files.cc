@@ -57,6 +57,11 @@ Result<UniqueFd> RootFiles::OpenPart(std::string_view path, const tree::FileVers
     return ErrnoError(e, "open " + Escape(path));
   }
   UniqueFd file(fd);
+  if (judge_) {
+    struct stat st;
+    if (::fstat(fd, &st) != 0) return ErrnoError("stat " + Escape(path));
+    VRUN_TRY(judge_(fd, st, path));
+  }
   // No read-ahead: the page cache must show which parts of a file are really used (residency.h).
   ::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
   if (mappings_) mappings_->Settle(file.get(), version, offset, length);

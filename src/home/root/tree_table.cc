@@ -78,6 +78,15 @@ void TreeTable::KeepLocked(Held held) {
   if (recent_.size() > kRecent) recent_.pop_front();
 }
 
+std::vector<std::string> TreeTable::Exposed() const {
+  MutexLock lock(mutex_);
+  std::vector<std::string> exposed;
+  const auto add = [&](const Held& held) { exposed.insert(exposed.end(), held.exposed.begin(), held.exposed.end()); };
+  for (const auto& [tree, pinned] : pinned_) add(pinned.held);
+  for (const Held& held : recent_) add(held);
+  return exposed;
+}
+
 std::optional<TreeTable::Held> TreeTable::Find(const Digest& id) const {
   const auto asked = [&](const tree::TreePtr& snapshot) -> tree::TreePtr {
     if (snapshot->id == id) return snapshot;

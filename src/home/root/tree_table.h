@@ -57,6 +57,8 @@ class TreeTable {
 
   Pin Add(tree::TreePtr snapshot, std::vector<std::string> exposed);
   std::optional<Held> Find(const Digest& id) const;
+  // What any tree of the table may show of denied paths.
+  std::vector<std::string> Exposed() const;
 
  private:
   static constexpr size_t kRecent = 16;

@@ -48,7 +48,8 @@ std::optional<MirroredPlaces::Absence> MirroredPlaces::WhyNot(const std::string&
   }
   if (rules != nullptr && rules->Denies(path, exposed)) {
     // No --expose opens our own directories.
-    if (rules->Denies(path, {"/"})) return Absence{"it is vrun's own, which no job sees", kElsewhere, false};
+    if (rules->Denies(path, {"/"}))
+      return Absence{"it is vrun's own or withheld by the administrator, which no job sees", kElsewhere, false};
     return Absence{"it is private and not served to jobs", "`--expose " + Escape(path) + "` serves it to this one",
                    false};
   }
