@@ -355,6 +355,25 @@ def test_29_a_flood_on_the_jobs_socket_hurts_only_the_job(cluster):
     assert (flood.returncode, out) == (0, "over\n"), err
 
 
+def test_29_a_batch_job_that_prints_without_end_leaves_home_some_of_its_disk(cluster):
+    """On a small file system: the output ends before it is full, and its last line says why."""
+    place = cluster.root / "root/small"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", place], check=True)
+    try:
+        job = cluster.run("vbatch", "-D", "/root", "--parsable", "-o", "/root/small/out", "--wrap", "yes 0123456789abcdef", check=True).stdout.strip()
+        assert cluster.run("vctl", "wait", job, timeout=90).returncode != 0
+        free = os.statvfs(place)
+        assert free.f_bavail * free.f_frsize > 2 << 20
+        with open(place / "out", "rb") as f:
+            f.seek(-600, os.SEEK_END)
+            assert b"the disk is nearly full: " in f.read()
+        (place / "other").write_bytes(b"x" * (1 << 20))   # there is room for others
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+        place.rmdir()
+
+
 # --- 30: who else may read what the daemons keep
 
 def test_30_files_of_the_daemons_are_their_users_alone(cluster):
