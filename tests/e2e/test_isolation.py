@@ -2,10 +2,13 @@
 """What separates a job from its node and from home's devices, on a cluster. The sandbox alone: tests/security."""
 import os
 import re
+import shutil
 import stat
 import subprocess
 
 import pytest
+
+import miniroot
 
 VIEWS = pytest.mark.parametrize("view", ["live", "frozen"])
 
@@ -64,3 +67,25 @@ def test_a_killed_worker_is_said_even_if_the_command_ends_well(cluster):
     if "not enforced" in r.stderr:
         pytest.skip("needs the memory controller")
     assert r.returncode == 0 and "killed: out of memory" in r.stderr, r
+
+
+SUDO = "import os, sys; os.setgroups([]); os.setgid(1000); os.setuid(1000); os.execvp('sudo', ['sudo', '-n', *sys.argv[1:]])"
+
+
+@pytest.mark.skipif(not shutil.which("sudo"), reason="needs sudo")
+@pytest.mark.parametrize("allowed", [True, False])
+def test_sudo_gives_root_in_the_job_where_the_administrator_allows_it(sturdy, allowed):
+    c = sturdy(node_options=["--allow-setuid"] if allowed else [])
+    miniroot.place_packages(c.root, "sudo", "libpam-modules")
+    for path, text, mode in (("etc/sudoers", "user ALL=(ALL) NOPASSWD: ALL\n", 0o440),
+                             ("etc/pam.d/sudo", "".join(f"{kind} sufficient pam_permit.so\n" for kind in ("auth", "account", "session")), 0o644)):
+        (c.root / path).parent.mkdir(exist_ok=True)
+        (c.root / path).unlink(missing_ok=True)
+        (c.root / path).write_text(text)
+        (c.root / path).chmod(mode)
+    r = c.vrun("--", "python3", "-c", SUDO, "sh", "-c", "id -u; cat /proc/self/uid_map")
+    if not allowed:
+        assert r.returncode != 0 and "no new privileges" in r.stderr, r
+        return
+    assert r.returncode == 0 and r.stdout.startswith("0\n"), r
+    assert "4294967295" not in r.stdout   # root of the job's ids, not of the machine's

@@ -68,7 +68,9 @@ void AttachedRun::TakeDescriptors(UniqueFd in, UniqueFd out, UniqueFd err, Strea
   if (client_ && saved_) {
     pump_->SetTerminalGate([this] { return client_ && !stopped_ && MayReadTerminal(client_->peer().pid); });
   }
-  if (!options_.detached) pump_->SetPipeTurns(owner_->pipe_turns());
+  // A job that prints without end must not stop all that home's machine does.
+  constexpr uint64_t kLeaveFree = uint64_t{256} << 20;
+  options_.detached ? pump_->LeaveFree(kLeaveFree) : pump_->SetPipeTurns(owner_->pipe_turns());
 }
 
 void AttachedRun::TakeDescriptor(const v1::Descriptor& descriptor, UniqueFd fd, StreamProgressMap progress) {

@@ -2,6 +2,7 @@
 #include "home/streams/stdio_pump.h"
 
 #include <linux/kcmp.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@ constexpr size_t kRing = StreamProgress::kStdinWindow;
 constexpr size_t kReadBytes = 256 * 1024;
 constexpr size_t kWriteBytes = 1u << 20;
 constexpr uint64_t kReportBytes = 256 * 1024;
+constexpr uint64_t kLookBytes = 4u << 20;
 constexpr int64_t kForegroundRetryMicros = 200'000;
 constexpr int64_t kTurnRetryMicros = 100'000;
 
@@ -60,7 +62,7 @@ void StdioPump::AddChannel(UniqueFd fd, size_t index) {
 
 void StdioPump::Append(std::string_view text) {
   const Output& output = outputs_[Index(v1::STDERR)];
-  if (output.channel == nullptr || output.broken) return;
+  if (output.channel == nullptr || (output.broken && !output.channel->full)) return;
   (void)!::write(output.channel->fd.fd.get(), text.data(), text.size());
 }
 
@@ -148,6 +150,12 @@ void StdioPump::Work(Channel* channel) {
       if (closed_) return;
       continue;
     }
+    if (chunk.done == 0 && NearlyFull(channel, chunk.data.size())) {
+      channel->full = true;
+      Break(channel, ErrnoError(ENOSPC, "the disk is nearly full"));
+      if (closed_) return;
+      continue;
+    }
     if (channel->fd.access == ClientFd::Access::kThread) {
       if (!channel->io) channel->io = std::make_unique<BlockingIo>(loop_, channel->fd.fd.get(), channel->fd.regular);
       channel->busy = true;
@@ -181,6 +189,17 @@ void StdioPump::Work(Channel* channel) {
     }
     if (closed_) return;
   }
+}
+
+bool StdioPump::NearlyFull(Channel* channel, size_t bytes) const {
+  if (leave_free_ == 0 || !channel->fd.regular) return false;
+  channel->unlooked += bytes;
+  if (channel->unlooked < kLookBytes) return false;
+  channel->unlooked = 0;
+  struct statvfs s;
+  if (::fstatvfs(channel->fd.fd.get(), &s) != 0 || s.f_blocks == 0) return false;
+  const uint64_t block = s.f_frsize, all = s.f_blocks * block;
+  return s.f_bavail * block < std::min(leave_free_, all / 10);
 }
 
 void StdioPump::Wrote(Channel* channel, size_t n) {

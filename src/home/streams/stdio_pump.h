@@ -84,6 +84,10 @@ class StdioPump {
   // Nothing is queued for the descriptors.
   bool drained() const;
 
+  // Output files of a batch job: their stream breaks (ENOSPC) before their file system has less free than `bytes`, or a
+  // tenth of it if that is less. Looked at every 4 MiB.
+  void LeaveFree(uint64_t bytes) { leave_free_ = bytes; }
+
   // Appends a text of ours to the target of stderr, if it takes it at once. Call when drained().
   void Append(std::string_view text);
   // Closes all descriptors; no callback follows.
@@ -104,6 +108,8 @@ class StdioPump {
     std::unique_ptr<BlockingIo> io;  // kThread
     bool busy = false;               // waiting for EPOLLOUT or for the thread
     bool registered = false;
+    uint64_t unlooked = 0;  // bytes since the last look at the free space
+    bool full = false;      // it broke because of LeaveFree: there is room for a line of ours
   };
   struct Output {
     Channel* channel = nullptr;
@@ -138,6 +144,7 @@ class StdioPump {
   void SetWritten(v1::StreamId stream, uint64_t offset);
   void EraseProgressLine();
   void FinishChunk(Channel* channel);
+  bool NearlyFull(Channel* channel, size_t bytes) const;
   void Break(Channel* channel, const Error& reason);
   void Report(v1::StreamId stream, bool now);
   void Watch(Channel* channel, uint32_t events);
@@ -162,6 +169,7 @@ class StdioPump {
   Input input_;
   std::array<std::unique_ptr<Channel>, 2> channels_;
   std::array<Output, 2> outputs_;
+  uint64_t leave_free_ = 0;
   bool line_taken_ = false;
   bool held_ = false;
   bool closed_ = false;

@@ -233,7 +233,9 @@ class Agent : public AttemptHost {
   std::map<AttemptKey, v1::AttemptReport> ended_;  // not yet acknowledged by the controller
   std::set<std::shared_ptr<HomeStream>> streams_;
   // Homes that attached before the controller's order arrived; the order of the two is not defined.
-  std::map<AttemptKey, std::pair<std::shared_ptr<HomeStream>, v1::Attach>> early_;
+  // Attempts whose homes were faster than the controller, by the name of the certificate too: nobody's attach takes the
+  // place of another's.
+  std::map<std::pair<AttemptKey, std::string>, std::pair<std::shared_ptr<HomeStream>, v1::Attach>> early_;
   std::unique_ptr<ControllerLink> controller_;
   std::unique_ptr<rpc::Server> server_;  // destroyed first but for reports_: its streams post to the members above
   WorkQueue reports_{"reports", 4};
@@ -627,7 +629,7 @@ void Agent::OnStart(const v1::StartAttempt& order) {
   if (auto it = attempts_.find(key); it != attempts_.end()) return Report(it->second->report());
   last_job_[Tenant::Of(order).Key()] = key.job;
   Attempt* attempt = (attempts_[key] = std::make_unique<Attempt>(this, order)).get();
-  if (auto early = early_.extract(key)) attempt->Attach(early.mapped().first, early.mapped().second);
+  if (auto early = early_.extract({key, order.user()})) attempt->Attach(early.mapped().first, early.mapped().second);
 }
 
 void Agent::OnHomeStream(std::shared_ptr<HomeStream> stream) {
@@ -658,9 +660,10 @@ void Agent::OnAttach(const std::shared_ptr<HomeStream>& stream, const std::strin
   }
   if (stands_in) return stream->Fail(Error(Code::kNotFound, "the job is not on this node"));
   if (ended_.contains(key)) return stream->Fail(Error(Code::kNotFound, "the job is over on this node"));
-  early_[key] = {stream, up.attach()};
-  loop_.After(10'000'000, [this, key, stream] {
-    auto it = early_.find(key);
+  const std::pair<AttemptKey, std::string> mine(key, stream->peer().name);
+  early_[mine] = {stream, up.attach()};
+  loop_.After(10'000'000, [this, key, mine, stream] {
+    auto it = early_.find(mine);
     if (it == early_.end() || it->second.first != stream) return;
     early_.erase(it);
     stream->Fail(Error(Code::kNotFound, "job " + std::to_string(key.job) + " is not on node " + options_.name));

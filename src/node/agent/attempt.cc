@@ -166,7 +166,8 @@ void Attempt::AttachStandIn(const std::shared_ptr<HomeStream>& stream, const v1:
 }
 
 void Attempt::Attach(const std::shared_ptr<HomeStream>& stream, const v1::Attach& attach) {
-  if (!Proves(attach)) {
+  // A token that got out is of no use with another certificate.
+  if (!Proves(attach) || stream->peer().name != order_.user()) {
     return stream->Fail(Error(Code::kDenied, "job " + std::to_string(job()) + ": the token is not this attempt's"));
   }
   if (home_ && home_ != stream) {
