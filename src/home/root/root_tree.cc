@@ -64,8 +64,35 @@ tree::DirtySet Below(const tree::DirtySet& dirty, const std::string& path) {
   return below;
 }
 
+// What may have changed without a report while directories are watched only when they are read: files with another
+// name, and the times of unread directories.
+tree::DirtySet Unreported(const tree::Tree& snapshot) {
+  const Digest unread = tree::UnreadDigest(0, 0);
+  const std::string_view mark = unread.view().substr(0, 16);
+  tree::DirtySet dirty = tree::LinkedNames(snapshot);
+  std::vector<std::pair<std::string, tree::DirectoryPtr>> stack{{"/", snapshot.directory}};
+  while (!stack.empty()) {
+    const auto [path, directory] = std::move(stack.back());
+    stack.pop_back();
+    for (size_t i = 0; i < directory->size(); ++i) {
+      if (tree::DirectoryPtr child = directory->Child(i)) {
+        stack.emplace_back(tree::JoinPath(path, directory->NameAt(i)), std::move(child));
+      } else if (directory->EncodedAt(i).find(mark) != std::string_view::npos) {
+        dirty.names[path].emplace(directory->NameAt(i));
+      }
+    }
+  }
+  return dirty;
+}
+
 int DepthOf(const std::string& path) {
   return path == "/" ? 0 : static_cast<int>(std::count(path.begin(), path.end(), '/'));
+}
+
+void MarkName(const std::string& path, tree::DirtySet* dirty) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos || slash + 1 == path.size()) return;
+  dirty->names[slash == 0 ? "/" : path.substr(0, slash)].insert(path.substr(slash + 1));
 }
 
 // Marks the names that are in exactly one of the lists.
@@ -74,11 +101,7 @@ void MarkDifferences(std::vector<std::string> a, std::vector<std::string> b, tre
   std::sort(b.begin(), b.end());
   std::vector<std::string> different;
   std::set_symmetric_difference(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(different));
-  for (const std::string& path : different) {
-    size_t slash = path.rfind('/');
-    if (slash == std::string::npos || slash + 1 == path.size()) continue;
-    dirty->names[slash == 0 ? "/" : path.substr(0, slash)].insert(path.substr(slash + 1));
-  }
+  for (const std::string& path : different) MarkName(path, dirty);
 }
 
 }  // namespace
@@ -127,9 +150,7 @@ void RootTree::DenyOwn(std::vector<std::string> own) {
 
 void RootTree::LookAt(const std::string& path) {
   worker_.Post([this, path] {
-    const size_t slash = path.rfind('/');
-    if (slash == std::string::npos || slash + 1 == path.size()) return;
-    doubted_.names[slash == 0 ? "/" : path.substr(0, slash)].insert(path.substr(slash + 1));
+    MarkName(path, &doubted_);
     if (pieces_) doubted_.wanted.insert(path);
     if (attended_ && changed_) changed_();
   });
@@ -180,7 +201,7 @@ void RootTree::Refresh() {
   }
   for (const Waiter& waiter : waiters) doubted_.wanted.insert(waiter.paths.begin(), waiter.paths.end());
   if (WatchesLazily() && snapshot_->directory->totals().linked <= kMostLinked) {
-    Merge(tree::LinkedNames(*snapshot_), &doubted_);
+    Merge(Unreported(*snapshot_), &doubted_);
   }
   const Status current = MakeCurrent();
   AnswerAll(std::move(waiters), current);
@@ -264,7 +285,7 @@ void RootTree::NextPiece() {
     // A directory may have been replaced before its turn.
     std::string left = tree::AnyUnread(snapshot_->directory, "/");
     if (left.empty() && WatchesLazily()) {
-      Merge(tree::LinkedNames(*snapshot_), &doubted_);
+      Merge(Unreported(*snapshot_), &doubted_);
       if (const Status current = MakeCurrent(); !current) return Fail(current.error());
       if (!pieces_) return;
       left = tree::AnyUnread(snapshot_->directory, "/");
@@ -332,10 +353,11 @@ void RootTree::HavePiece(uint64_t number, Result<tree::Piece> piece) {
     if (!next) done = next.error();
     if (pieces_->rules != rules_) MarkDifferences(pieces_->rules->Hidden(), rules_->Hidden(), &pieces_->meanwhile);
     Merge(std::exchange(pieces_->meanwhile, {}), &doubted_);
+    MarkName(path, &doubted_);  // a change of its own times may not have been reported
     if (done) done = MakeCurrent();
   } else if (piece.error().code() == Code::kNotFound) {
     done = {};
-    doubted_.names[tree::CleanPath(path.substr(0, path.rfind('/') + 1))].insert(path.substr(path.rfind('/') + 1));
+    MarkName(path, &doubted_);
     done = MakeCurrent();
   }
   if (!done) return Fail(done.error());
