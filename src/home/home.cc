@@ -150,6 +150,12 @@ DenyList::Options DenyOptions(const std::string& root, const Places& places, con
   return deny;
 }
 
+// For tests: VRUN_SCAN_PAUSE milliseconds before each piece of the first scan.
+std::chrono::milliseconds ScanPause() {
+  const char* pause = ::getenv("VRUN_SCAN_PAUSE");
+  return std::chrono::milliseconds(pause != nullptr ? std::strtol(pause, nullptr, 10) : 0);
+}
+
 Launch::Defaults DefaultsOf(const Config& config) { return {.pool = config.pool, .live = config.view == "live"}; }
 
 // The configuration is read again when its file or the certificate has changed: `vctl up` may run after the start of
@@ -237,7 +243,8 @@ class Home {
               {.root = root,
                .deny = DenyOptions(root, places, config),
                .cookie_directory = places.state_dir + "/watch",
-               .mappings = std::move(mappings)},
+               .mappings = std::move(mappings),
+               .pause = ScanPause()},
               &trees_),
         follower_(loop, &tree_, &content_.tree_board()),
         frozen_(loop, &tree_, &trees_, &files_, places.state_dir + "/frozen"),
@@ -261,6 +268,7 @@ class Home {
     content_.SetLiveWrites(&live_writes_);
     live_writes_.OnRefused([this] { content_.tree_board().Look(); });
     content_.SetStale([this](const std::string& path) { tree_.LookAt(path); });
+    trees_.SetWant([this](const std::string& path) { tree_.LookAt(path); });
     content_.tree_board().SetMark([this] { return live_writes_.Applied(); });
     PassQueries();
     AgeLent();

@@ -7,6 +7,7 @@
 
 #include "tree/codec_internal.h"
 #include "tree/rules.h"
+#include "tree/unread.h"
 
 namespace vrun::tree {
 namespace {
@@ -70,7 +71,10 @@ class Walker {
     if (was && is) {
       if (x.substr(px.digest_at, 32) == y.substr(py.digest_at, 32)) return;
       DirectoryPtr old_child = OldChild(a, i), new_child = NewChild(b, j);
-      if (old_child && new_child) Push(path, b.NameAt(j), std::move(old_child), std::move(new_child));
+      const auto was_unread = [&] { return IsUnread(*Digest::FromBytes(x.substr(px.digest_at, 32))); };
+      if (new_child && (old_child || (options_.descend_added && was_unread()))) {
+        Push(path, b.NameAt(j), std::move(old_child), std::move(new_child));
+      }
     } else if (was && options_.descend_removed) {
       Push(path, b.NameAt(j), OldChild(a, i), nullptr);
     } else if (is && options_.descend_added) {

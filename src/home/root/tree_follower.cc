@@ -92,7 +92,7 @@ void TreeFollower::Refresh() {
   gap_ = now - began_ > kQuietMicros ? kFirstGapMicros : std::min(gap_ * 2, kGapMicros);
   began_ = now;
   // Marked before the barrier: writes applied during the refresh may or may not be in the tree.
-  tree_->Current({}, [this, alive = alive_, included = board_->Mark()](Result<tree::TreePtr> result) {
+  tree_->Known({}, [this, alive = alive_, included = board_->Mark()](Result<tree::TreePtr> result) {
     if (*alive) Refreshed(std::move(result), included);
   });
 }
@@ -101,7 +101,9 @@ void TreeFollower::Refreshed(Result<tree::TreePtr> result, const std::map<uint64
   running_ = false;
   const int64_t took = MonotonicMicros() - began_;
   const int64_t slow = std::min(took, std::exchange(took_, took));
-  rest_ = slow > kSlowMicros ? slow + std::min(slow * (kRest - 1), kMostRestMicros) : 0;
+  // During the first scan a node waits for each refresh: it has asked for a directory.
+  const bool rests = slow > kSlowMicros && tree_->facts().scanned;
+  rest_ = rests ? slow + std::min(slow * (kRest - 1), kMostRestMicros) : 0;
   if (result) {
     board_->Tell(included);
   } else {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "tree/unread.h"
 
 namespace vrun::home {
 
@@ -11,7 +12,7 @@ void TreeTable::Pin::Reset() {
   if (table_ != nullptr) std::exchange(table_, nullptr)->Unpin(id_);
 }
 
-void TreeTable::SetCurrent(tree::TreePtr snapshot, std::shared_ptr<const DenyRules> rules) {
+void TreeTable::SetCurrent(tree::TreePtr snapshot, std::shared_ptr<const DenyRules> rules, bool whole) {
   MutexLock lock(mutex_);
   // Starts from the clock, so it grows across restarts: trees change less than a million times a second.
   if (!current_) serial_ = std::max(serial_, static_cast<uint64_t>(WallMicros()));
@@ -20,6 +21,7 @@ void TreeTable::SetCurrent(tree::TreePtr snapshot, std::shared_ptr<const DenyRul
     KeepLocked({std::move(current_), nullptr, {}});
   }
   current_ = std::move(snapshot);
+  whole_ = whole;
   rules_ = std::move(rules);
 }
 
@@ -30,7 +32,23 @@ void TreeTable::SetRules(std::shared_ptr<const DenyRules> rules) {
 
 tree::TreePtr TreeTable::current() const {
   MutexLock lock(mutex_);
+  return whole_ ? current_ : nullptr;
+}
+
+tree::TreePtr TreeTable::known() const {
+  MutexLock lock(mutex_);
   return current_;
+}
+
+void TreeTable::Want(const std::string& path) const {
+  if (want_) want_(path);
+}
+
+bool TreeTable::WantUnread(const std::string& path) const {
+  const tree::TreePtr now = known();
+  if (now && (current() || tree::UnreadAbove(*now, path).empty())) return false;
+  Want(path);
+  return true;
 }
 
 std::pair<tree::TreePtr, uint64_t> TreeTable::Numbered() const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -47,12 +48,21 @@ class TreeTable {
     Digest id_;
   };
 
-  void SetCurrent(tree::TreePtr snapshot, std::shared_ptr<const DenyRules> rules);
+  // `whole`: it has no unread directory (tree/unread.h).
+  void SetCurrent(tree::TreePtr snapshot, std::shared_ptr<const DenyRules> rules, bool whole = true);
   // Sets the rules before the first scan has ended, so that denied paths are denied from the start.
   void SetRules(std::shared_ptr<const DenyRules> rules);
-  tree::TreePtr current() const;  // null before the first scan
-  // The current tree with its serial number, which grows with each different tree, also across restarts of home.
+  tree::TreePtr current() const;  // null before the first scan has ended
+  // As far as the root has been read. Null: it has not been looked at yet.
+  tree::TreePtr known() const;
+  // known() with its serial number, which grows with each different tree, also across restarts of home.
   std::pair<tree::TreePtr, uint64_t> Numbered() const;
+  // `want` is called, on any thread, for a path that somebody waits for. Set before the first request.
+  void SetWant(std::function<void(const std::string& path)> want) { want_ = std::move(want); }
+  // Somebody waits for a tree that knows this path, and is told of it soon.
+  void Want(const std::string& path) const;
+  // The same if known() does not know the path yet; otherwise false.
+  bool WantUnread(const std::string& path) const;
   std::shared_ptr<const DenyRules> rules() const;  // null without a RootTree
 
   Pin Add(tree::TreePtr snapshot, std::vector<std::string> exposed);
@@ -71,10 +81,12 @@ class TreeTable {
 
   mutable Mutex mutex_;
   tree::TreePtr current_ VRUN_GUARDED_BY(mutex_);
+  bool whole_ VRUN_GUARDED_BY(mutex_) = false;
   uint64_t serial_ VRUN_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<const DenyRules> rules_ VRUN_GUARDED_BY(mutex_);
   std::map<Digest, Pinned> pinned_ VRUN_GUARDED_BY(mutex_);
   std::deque<Held> recent_ VRUN_GUARDED_BY(mutex_);
+  std::function<void(const std::string&)> want_;
 };
 
 }  // namespace vrun::home

@@ -89,6 +89,12 @@ void AttachedRun::StartRun(const v1::Run& request, std::shared_ptr<PortForwards>
                            if (options_.detached && !launch_->live())
                              PrepareRoot(*run, tree, roots_, traces_, files_->root());
                          },
+                     .uses =
+                         [this, run] {
+                           auto paths = traces_->Touched(TraceOf(run->spec().command(), files_->root()));
+                           paths.push_back(run->spec().command().directory());
+                           return paths;
+                         },
                      .goes_first =
                          [this, run](const tree::TreePtr& tree) {
                            auto first = traces_->Touched(TraceOf(run->spec().command(), files_->root()));
@@ -101,6 +107,7 @@ void AttachedRun::StartRun(const v1::Run& request, std::shared_ptr<PortForwards>
                            auto launch = std::move(launch_);
                            root_bytes_ = tree ? tree->bytes : 0;
                            root_entries_ = tree ? tree->entries : 0;
+                           root_is_part_ = tree && !roots_->facts().scanned;
                            JobRun::Plan plan = PlanOf(*run, request, std::move(tree), files_->root());
                            plan.job = job_;
                            plan.placement = std::move(placement);
@@ -644,6 +651,10 @@ void AttachedRun::TellFinished(Outcome outcome) {
     finished->set_node(outcome.node);
     finished->set_fetched_bytes(outcome.fetched_bytes);
     if (outcome.io) *finished->mutable_io() = *outcome.io;
+    if (const tree::TreePtr whole = root_is_part_ ? roots_->current() : nullptr) {
+      root_bytes_ = whole->bytes;
+      root_entries_ = whole->entries;
+    }
     finished->set_root_bytes(root_bytes_);
     finished->set_root_entries(root_entries_);
     if (accepted_us_ > 0 && started_us_ > accepted_us_) finished->set_queued_us(started_us_ - accepted_us_);

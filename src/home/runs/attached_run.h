@@ -215,6 +215,7 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
   int64_t first_output_us_ = 0;
   uint64_t root_bytes_ = 0;
   uint64_t root_entries_ = 0;
+  bool root_is_part_ = false;  // home had not read all of it yet
 };
 
 }  // namespace vrun::home

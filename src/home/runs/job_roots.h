@@ -31,12 +31,15 @@ class JobRoots {
   FrozenRoots& frozen() const { return *frozen_; }
   std::shared_ptr<const DenyRules> rules() const { return table_->rules(); }
   RootTree::Facts facts() const { return tree_->facts(); }
-  tree::TreePtr current() const { return table_->current(); }  // null before the first scan
-  // The current root.
+  tree::TreePtr current() const { return table_->current(); }  // null before the first scan has ended
+  // The current root, once it has been read.
   void Current(const std::vector<std::string>& exposed, Done done) const { tree_->Current(exposed, std::move(done)); }
-  // The root of a job's next attempt. `frozen`: the job has its own frozen root.
-  void Next(uint64_t job, bool frozen, const std::vector<std::string>& exposed, Done done) const {
+  // The current root as far as it has been read: for live views, which ask for the rest.
+  void Known(Done done) const { tree_->Known({}, std::move(done)); }
+  // The root of a job's next attempt. `frozen`: the job has its own frozen root. `live`: it has a live view.
+  void Next(uint64_t job, bool frozen, bool live, const std::vector<std::string>& exposed, Done done) const {
     if (frozen) return frozen_->Next(job, std::move(done));
+    if (live) return Known(std::move(done));
     Current(exposed, std::move(done));
   }
   // Nodes can request the tree while the pin lives.

@@ -3,6 +3,8 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/hash/digest.h"
@@ -63,23 +65,35 @@ void Launch::Start() {
       self->OnSnapshot(std::move(snapshot));
     });
   }
-  root_->Current(exposed_, [self = shared_from_this()](Result<tree::TreePtr> tree) { self->OnTree(std::move(tree)); });
+  const auto looked = [self = shared_from_this()](Result<tree::TreePtr> tree) { self->OnTree(std::move(tree)); };
+  if (live()) {
+    const bool all = root_->facts().scanned || !events_.uses;
+    root_->Known(all ? std::vector<std::string>() : events_.uses(), looked);
+  } else {
+    root_->Current(exposed_, looked);
+  }
   // Without a controller it fails at once, and says so.
-  const bool at_once = root_->facts().scanned && !request_.spec().away();
+  const RootTree::Facts facts = root_->facts();
+  const bool at_once = live() ? facts.known : facts.scanned && !request_.spec().away();
   if (at_once || controller_->address().empty()) return Submit();
   // Do not occupy a slot on a node during a scan: make the job when there is a tree.
-  events_.on_progress("scanning the root");
-  int64_t begun = MonotonicMicros();
-  auto note = [this, begun](auto& again) -> void {
-    scan_note_ = loop_->After(kScanNoteMicros, [this, begun, again] {
-      scan_note_ = 0;
-      if (abandoned_ || tree_) return;
-      events_.on_progress("scanning the root for " + std::to_string((MonotonicMicros() - begun) / 1'000'000) +
-                          " s (only the first time)");
-      again(again);
-    });
-  };
-  note(note);
+  TellScan();
+}
+
+void Launch::TellScan() {
+  scan_note_ = loop_->After(kScanNoteMicros, [this] {
+    scan_note_ = 0;
+    if (abandoned_ || tree_) return;
+    const RootTree::Facts facts = root_->facts();
+    std::string far;
+    if (facts.entries_before > 0) {
+      far = ", " + std::to_string(std::min<uint64_t>(99, facts.entries * 100 / facts.entries_before)) + " %";
+    } else if (facts.entries > 0) {
+      far = ", " + std::to_string(facts.entries) + " names so far";
+    }
+    events_.on_progress("looking at the root" + far + " (only after home has started)");
+    TellScan();
+  });
 }
 
 void Launch::Submit() {

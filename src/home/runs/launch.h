@@ -28,6 +28,8 @@ class Launch : public std::enable_shared_from_this<Launch> {
     std::function<void(std::string text)> on_notice;  // before on_accepted
     // The root that the job will see, perhaps before there is a job.
     std::function<void(const tree::TreePtr&)> on_tree;
+    // Paths that a live run uses. They are looked at first, if home has not read all of the root yet.
+    std::function<std::vector<std::string>()> uses;
     // The files of an away job that are sent first.
     std::function<std::vector<std::string>(const tree::TreePtr&)> goes_first;
     // The root that the job sees: a tree of home, or null for the snapshot. Of an away job both: the snapshot is made
@@ -58,6 +60,7 @@ class Launch : public std::enable_shared_from_this<Launch> {
   void Submit();
   void OnSubmitted(Result<v1::SubmitReply> reply);
   void OnTree(Result<tree::TreePtr> tree);
+  void TellScan();
   void OnSnapshot(Result<v1::SnapshotReference> snapshot);
   void Announce();
   void MaybeReady();

@@ -440,11 +440,12 @@ void Runs::ResumeFromController(uint64_t job, std::unique_ptr<AttachedRun> attac
     if (reply->info().state() == v1::LOST && tries >= 4) return fail(outcome);
     if (tries >= kResumeTries) return fail(outcome);
     // It still runs: resume it as an orphan first, then attach this client.
-    TreeFor(job, [this, alive = alive_, job, reply = *reply, again](Result<tree::TreePtr> tree) {
-      if (!*alive) return;
-      if (tree && !runs_.contains(job)) TakeUp(job, reply, *tree);
-      again();
-    });
+    TreeFor(job, reply->info().live_view(),
+            [this, alive = alive_, job, reply = *reply, again](Result<tree::TreePtr> tree) {
+              if (!*alive) return;
+              if (tree && !runs_.contains(job)) TakeUp(job, reply, *tree);
+              again();
+            });
   });
 }
 
@@ -497,7 +498,7 @@ void Runs::TakeUpLater(uint64_t job) {
   controller_->Get(job, [this, alive = alive_, job](Result<v1::GetReply> got) {
     if (!*alive || !got || IsEnd(got->info().state())) return;
     if (got->info().array() != 0) ShareRoot(job, got->info().array());
-    TreeFor(job, [this, alive, job, got = *got](Result<tree::TreePtr> tree) {
+    TreeFor(job, got->info().live_view(), [this, alive, job, got = *got](Result<tree::TreePtr> tree) {
       if (*alive && tree && !runs_.contains(job) && !arrays_.contains(job)) TakeUp(job, got, *tree);
     });
   });
@@ -534,8 +535,8 @@ void Runs::TakeUpArray(uint64_t array, const v1::GetReply& reply, JobRun::Plan p
 }
 
 // It may be waiting for its next attempt; for a running one this makes no difference.
-void Runs::TreeFor(uint64_t job, std::function<void(Result<tree::TreePtr>)> done) {
-  roots_->Next(job, roots_->frozen().Has(job), {}, std::move(done));
+void Runs::TreeFor(uint64_t job, bool live, std::function<void(Result<tree::TreePtr>)> done) {
+  roots_->Next(job, roots_->frozen().Has(job), live, {}, std::move(done));
 }
 
 JobRun::Plan Runs::PlanOf(uint64_t job, const v1::GetReply& reply, tree::TreePtr tree) const {

@@ -80,7 +80,7 @@ class Runs : public AttachedRun::Owner {
   static void Refuse(ClientConnection* client, const v1::Run& run, const NamedCheck& named);
   std::unique_ptr<AttachedRun> Take(AttachedRun* attached);
   void Later(std::shared_ptr<void> dead);
-  void TreeFor(uint64_t job, std::function<void(Result<tree::TreePtr>)> done);
+  void TreeFor(uint64_t job, bool live, std::function<void(Result<tree::TreePtr>)> done);
   // A job of an earlier home that has not ended.
   void TakeUpLater(uint64_t job);
   void TakeUp(uint64_t job, const v1::GetReply& reply, tree::TreePtr tree);

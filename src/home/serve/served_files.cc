@@ -47,13 +47,16 @@ Result<ServedFiles::Served> ServedFiles::Check(const std::string& tree, const st
                                                const tree::FileVersion& version) const {
   auto tree_id = Digest::FromBytes(tree);
   auto held = tree_id ? trees_->Find(*tree_id) : std::nullopt;
-  Served served{held ? held->snapshot : trees_->current(), held ? held->exposed : std::vector<std::string>()};
+  Served served{held ? held->snapshot : trees_->known(), held ? held->exposed : std::vector<std::string>()};
   auto rules = trees_->rules();
   if (!served.snapshot || !rules) return UnknownTree(*trees_);
   if (rules->Denies(path, served.exposed)) {
     return Error(Code::kDenied, Escape(path) + ": a private key or credential: not served (see --expose)");
   }
   auto entry = tree::Lookup(*served.snapshot, path);
+  if (!entry && !held && trees_->WantUnread(path)) {
+    return Error(Code::kUnavailable, Escape(path) + ": home has not read this directory yet: try again");
+  }
   if (!entry || !entry->is_regular() || entry->version() != version) {
     return Error(Code::kAborted, Escape(path) + ": changed at home after the job's tree was taken");
   }

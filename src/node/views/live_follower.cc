@@ -202,7 +202,12 @@ void LiveFollower::Run() {
     const ContentSource::TreeNow now = s.newest;
     lock.unlock();
     const Status advanced = advance_(now.tree, now.included);
-    if (!advanced) LogWarning("live view: {}", Escape(advanced.error().message()));
+    if (!advanced && advanced.error().code() == Code::kAborted) {
+      // Home has changed since, or has read something only now: the next tree comes soon.
+      LogInfo("live view: {}", Escape(advanced.error().message()));
+    } else if (!advanced) {
+      LogWarning("live view: {}", Escape(advanced.error().message()));
+    }
     lock.lock();
     if (advanced) {
       s.shown = now;

@@ -18,6 +18,7 @@
 #include "tree/codec.h"
 #include "tree/diff.h"
 #include "tree/rules.h"
+#include "tree/unread.h"
 #include "vfs/content/backend.h"
 #include "vfs/content/directory_cache.h"
 #include "vfs/frozen/lazy_root.h"
@@ -46,6 +47,7 @@ Result<bool> WalkTree(vfs::Backend& backend, const Digest& have, const Digest& t
   if (before->child != root.child) level.push_back({"/", before->child, root.child});
   std::unordered_set<Digest, DigestHash> seen;  // many are equal: empty ones
   size_t asked = 0;
+  bool unread = false;
   while (!level.empty()) {
     std::vector<std::pair<Digest, std::string>> wanted;
     for (const Place& place : level) {
@@ -62,6 +64,10 @@ Result<bool> WalkTree(vfs::Backend& backend, const Digest& have, const Digest& t
       const auto visit = [&](size_t index, size_t old_index) {
         const tree::Entry entry = now.At(index);
         if (!entry.is_directory()) return;
+        if (tree::IsUnread(entry.child)) {
+          unread = true;
+          return;
+        }
         const bool has = was && old_index < was->directory->size();
         const tree::Entry old = has ? was->directory->At(old_index) : tree::Entry();
         if (old.child == entry.child || !seen.insert(entry.child).second) return;
@@ -75,6 +81,7 @@ Result<bool> WalkTree(vfs::Backend& backend, const Digest& have, const Digest& t
     }
     level = std::move(below);
   }
+  if (unread) return Error(Code::kUnavailable, "home is still reading its root");
   return true;
 }
 

@@ -9,9 +9,11 @@
 #include "base/escape.h"
 #include "tree/codec_internal.h"
 #include "tree/diff.h"
+#include "tree/scan/first_look.h"
 #include "tree/scan/listing.h"
 #include "tree/scan/scan.h"
 #include "tree/scan/scan_engine.h"
+#include "tree/unread.h"
 
 namespace vrun::tree {
 namespace {
@@ -24,6 +26,7 @@ struct Dirty {
   std::map<std::string, Dirty, std::less<>> children;
   bool list = false;
   bool recursive = false;
+  bool wanted = false;  // it, or something below
 };
 
 Dirty* Insert(Dirty* root, std::string_view path) {
@@ -56,6 +59,17 @@ Dirty MakeDirty(const DirtySet& set) {
       directory->children.try_emplace(name);
     }
   }
+  for (const std::string& path : set.wanted) {
+    Dirty* at = &root;
+    for (std::string_view rest = path; !rest.empty();) {
+      const size_t end = std::min(rest.find('/'), rest.size());
+      const std::string_view component = rest.substr(0, end);
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+      if (component.empty()) continue;
+      at = &at->children.try_emplace(std::string(component)).first->second;
+      at->wanted = true;
+    }
+  }
   return root;
 }
 
@@ -69,14 +83,15 @@ class Rescanner {
 
   bool names_changed() const { return names_changed_; }
 
-  // `base` may be null: nothing is known. Null result: the directory is gone.
-  Result<DirectoryPtr> Walk(const Dirty& dirty, const Directory* base, const std::string& path, bool list,
-                            size_t depth) {
+  // `base` may be null: nothing is known. `shallow`: sub-directories that are not in `base` stay unread. Null result:
+  // the directory is gone.
+  Result<DirectoryPtr> Walk(const Dirty& dirty, const Directory* base, const std::string& path, bool list, size_t depth,
+                            bool shallow = false) {
     if (dirty.recursive || base == nullptr || depth > kMaxDepth) return ScanBelow(path);
     const int opened = OpenDirectory(context_.root.get(), path);
     if (opened < 0) return Unreadable(-opened, path);
     const UniqueFd fd(opened);
-    Level level{path, base, depth, {}, {}, true};
+    Level level{path, base, depth, shallow, {}, {}, true};
     if (dirty.list || list) {
       Names names;
       if (const int error = names.Read(fd.get()); error != 0) return Unreadable(error, path);
@@ -98,6 +113,7 @@ class Rescanner {
     const std::string& path;
     const Directory* base;
     size_t depth;
+    bool shallow;
     DirectoryBuilder builder;
     std::vector<DirectoryBuilder::NamedDirectory> children;
     bool fits;
@@ -127,6 +143,13 @@ class Rescanner {
     DirectoryPtr child;
     if (kind == ScanContext::Kind::kHollow) {
       child = DirectoryBuilder().Finish({});
+    } else if (kind == ScanContext::Kind::kDirectory && IsUnreadIn(level, name)) {
+      if (dirty == nullptr || !dirty->wanted) {
+        entry.child = UnreadDigest(entry.dev, entry.ino);
+      } else {
+        VRUN_ASSIGN(child, Walk(*dirty, nothing_known_.get(), JoinPath(level.path, name), true, level.depth + 1, true));
+        if (!child) return {};
+      }
     } else if (kind == ScanContext::Kind::kDirectory) {
       VRUN_ASSIGN(child, Below(level, entry, dirty));
       if (!child) return {};
@@ -146,6 +169,12 @@ class Rescanner {
     const Peek before = PeekEntry(level.base->EncodedAt(i));
     // (For directories, Below decides.)
     names_changed_ = (before.mode & S_IFMT) != (now->mode & S_IFMT) || (!now->is_directory() && before.ino != now->ino);
+  }
+
+  static bool IsUnreadIn(const Level& level, const char* name) {
+    const size_t i = level.base->Find(name);
+    if (i == level.base->size()) return level.shallow;
+    return !level.base->Child(i) && S_ISDIR(PeekEntry(level.base->EncodedAt(i)).mode);
   }
 
   // For an excluded mount point, only the listing of its directory gives the inode number.
@@ -192,6 +221,7 @@ class Rescanner {
   ScanEngine engine_;
   AttributeReader reader_;
   const Dirty nothing_;
+  const DirectoryPtr nothing_known_ = DirectoryBuilder().Finish({});
   bool names_changed_ = false;
 };
 
@@ -256,6 +286,15 @@ Result<TreePtr> Pass(const Tree& base, const DirtySet& dirty, const ScanContext&
 }
 
 }  // namespace
+
+Result<TreePtr> FirstLook(const ScanOptions& options) {
+  VRUN_ASSIGN(const ScanContext context, ScanContext::Open(options));
+  VRUN_ASSIGN(Entry root, ReadEntry(context.root.get(), ""));
+  const DirectoryPtr nothing = DirectoryBuilder().Finish({});
+  VRUN_ASSIGN(DirectoryPtr directory, Rescanner(context).Walk(Dirty(), nothing.get(), "/", true, 0, true));
+  if (!directory) return Error(Code::kNotFound, "scan: the root is gone");
+  return AssembleTree(std::move(root), std::move(directory));
+}
 
 Result<TreePtr> Rescan(const TreePtr& base, const DirtySet& dirty, const ScanOptions& options, bool* names_changed) {
   if (dirty.empty()) return base;

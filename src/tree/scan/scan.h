@@ -10,6 +10,7 @@
 // that (owner or root). It holds one descriptor per thread, whatever the shape of the tree.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <set>
 #include <string>
@@ -23,8 +24,9 @@ namespace vrun::tree {
 struct ScanOptions {
   std::string root = "/";  // directory of this machine that becomes "/"
   std::vector<std::string> hollow = {"/proc", "/sys", "/dev", "/run", "/tmp"};  // shown, but empty; paths in the root
-  std::vector<std::string> hidden;  // not in the tree: our own state, the deny-list; paths in the root
-  unsigned threads = 0;             // 0: one per core, at least 2; started only when needed
+  std::vector<std::string> hidden;          // not in the tree: our own state, the deny-list; paths in the root
+  unsigned threads = 0;                     // 0: one per core, at least 2; started only when needed
+  const std::atomic<bool>* stop = nullptr;  // true: the scan ends soon with kAborted
 };
 
 struct ScanStats {
@@ -47,7 +49,12 @@ struct DirtySet {
   // Inode numbers (of any device) of files that changed under a name that is now gone; their remaining names are
   // searched.
   std::set<uint64_t> inodes;
-  bool empty() const { return directories.empty() && recursive.empty() && names.empty() && inodes.empty(); }
+  // Paths to be known: unread directories (tree/unread.h) at and above them are listed. All other paths of this set
+  // that are in unread directories stay unread.
+  std::set<std::string> wanted;
+  bool empty() const {
+    return directories.empty() && recursive.empty() && names.empty() && inodes.empty() && wanted.empty();
+  }
   bool everything() const { return recursive.contains("/"); }
 };
 

@@ -31,7 +31,8 @@ Result<ScanContext> ScanContext::Open(const ScanOptions& options) {
   VRUN_ASSIGN(MountTable mounts, MountTable::Read(path));
   unsigned threads = options.threads;
   if (threads == 0) threads = std::max(2u, std::thread::hardware_concurrency());
-  return ScanContext{std::move(root), PathRules(options.hollow, options.hidden), std::move(mounts), threads};
+  return ScanContext{std::move(root), PathRules(options.hollow, options.hidden), std::move(mounts), threads,
+                     options.stop};
 }
 
 ScanContext::Kind ScanContext::ReadName(int dir_fd, const std::string& directory, const char* name, uint64_t ino,
@@ -142,6 +143,7 @@ void ScanEngine::StartHelpers() {
 }
 
 void ScanEngine::List(Node* node, AttributeReader& reader) {
+  if (context_.stop != nullptr && *context_.stop) Fail(Error(Code::kAborted, "scan: stopped"));
   if (failed_) return;
   const int fd = OpenDirectory(context_.root.get(), node->path);
   int error = fd < 0 ? -fd : 0;

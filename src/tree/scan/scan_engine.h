@@ -27,6 +27,7 @@ struct ScanContext {
   PathRules rules;
   MountTable mounts;
   unsigned threads = 2;
+  const std::atomic<bool>* stop = nullptr;
 
   enum class Kind { kAbsent, kLeaf, kDirectory, kHollow };
   // Reads `name` of `directory` as the tree shows it. kHollow: a directory that stays empty. kAbsent: hidden, gone, or

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/thread/mutex.h"
 #include "store/store.h"
+#include "tree/unread.h"
 #include "vfs/content/backend.h"
 
 namespace vrun::vfs {
@@ -53,6 +54,7 @@ void DirectoryCache::Remember(LoadedDirectoryPtr directory) {
 }
 
 LoadedDirectoryPtr DirectoryCache::Find(const Digest& digest) {
+  if (tree::IsUnread(digest)) return nullptr;  // home reads the directory when it is asked for it
   if (LoadedDirectoryPtr found = InMemory(digest)) return found;
   auto blob = backend_.store()->GetBlob(digest);
   if (!blob) return nullptr;
@@ -154,7 +156,8 @@ void DirectoryCache::Finish(const Digest& digest, Result<LoadedDirectoryPtr> res
     fetching_.erase(it);
   }
   backend_.timers().Cancel(fetch.deadline_timer);
-  if (!result) LogWarning("directory {}: {}", Escape(fetch.path), Escape(result.error().message()));
+  if (!result && !tree::IsUnread(digest))
+    LogWarning("directory {}: {}", Escape(fetch.path), Escape(result.error().message()));
   for (Done& done : fetch.waiters) done(result);
 }
 

@@ -31,6 +31,9 @@ struct WatchOptions {
   // writable: no cookie, and the barrier relies on the kernel's queueing alone.
   std::string cookie_directory;
 
+  // A back end that watches directories one by one begins with the root's own; the others by Cover.
+  bool lazy = false;
+
   enum class Backend { kBest, kFanotify, kInotify, kRescan };
   Backend backend = Backend::kBest;  // a named back end has no fallback
 
@@ -57,6 +60,14 @@ class Watcher {
   // `changed` is called soon, on a thread of the watcher, when something becomes dirty; then not again before the next
   // barrier. Null unsets it, and no call runs after the return. The rescan back end never calls it.
   virtual void Listen(std::function<void()> changed) = 0;
+
+  // With WatchOptions::lazy: from now on changes of this directory, and of those on the way to it, are reported;
+  // `below`: of all directories below it, too. Call before they are read. Nothing happens if there is no such
+  // directory.
+  virtual void Cover(const std::string& path, bool below) {
+    (void)path;
+    (void)below;
+  }
 
   // "fanotify", "inotify" or "rescan".
   virtual std::string_view kind() const = 0;

@@ -8,8 +8,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <map>
+#include <optional>
+#include <thread>
 #include <unordered_map>
 
 #include "base/escape.h"
@@ -26,7 +29,8 @@ constexpr uint32_t kInotifyEvents =
 
 class InotifyWatcher final : public EventWatcher {
  public:
-  InotifyWatcher(const WatchOptions& options, std::string reason) : EventWatcher(options), reason_(std::move(reason)) {}
+  InotifyWatcher(const WatchOptions& options, std::string reason)
+      : EventWatcher(options), reason_(std::move(reason)), lazy_(options.lazy) {}
   ~InotifyWatcher() override { StopThread(); }
 
   Status Open() {
@@ -34,6 +38,43 @@ class InotifyWatcher final : public EventWatcher {
     VRUN_TRY(Build());
     StartThread();
     return {};
+  }
+
+  // The lock is not held for long, since barriers need it.
+  void Cover(const std::string& path, bool below) override {
+    std::vector<Place> todo;
+    {
+      MutexLock lock(mutex_);
+      if (blind_ || !lazy_) return;
+      int above = -1, at = root_wd_;
+      std::string last;
+      for (std::string_view rest = path; !rest.empty();) {
+        const size_t end = std::min(rest.find('/'), rest.size());
+        last = rest.substr(0, end);
+        rest.remove_prefix(std::min(end + 1, rest.size()));
+        if (last.empty()) continue;
+        above = at;
+        if (!ChildOf(above, last)) AddOrGiveUp({above, last}, nullptr);
+        const auto child = blind_ ? std::nullopt : ChildOf(above, last);
+        if (!child) return;
+        at = *child;
+      }
+      if (!below) return CheckBound();
+      todo.emplace_back(above, last);
+    }
+    while (!todo.empty()) {
+      {
+        MutexLock lock(mutex_);
+        for (int i = 0; i < kCoveredAtOnce && !todo.empty(); ++i) {
+          const Place place = std::move(todo.back());
+          todo.pop_back();
+          if (blind_ || !lazy_) return;
+          AddOrGiveUp(place, &todo);
+        }
+        CheckBound();
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
   }
 
   std::string_view kind() const override { return gave_up_ ? "rescan" : "inotify"; }
@@ -51,7 +92,26 @@ class InotifyWatcher final : public EventWatcher {
     std::vector<std::string> aliases;     // other places where the same directory is mounted
   };
 
+  using Place = std::pair<int, std::string>;  // watch of the parent, -1 for the root; name in it
+  static constexpr int kCoveredAtOnce = 64;
+
   int queue() const override { return queue_.get(); }
+
+  std::optional<int> ChildOf(int above, const std::string& name) const {
+    const auto dir = dirs_.find(above);
+    if (dir == dirs_.end()) return std::nullopt;
+    const auto child = dir->second.children.find(name);
+    return child == dir->second.children.end() ? std::nullopt : std::optional(child->second);
+  }
+
+  void AddOrGiveUp(const Place& place, std::vector<Place>* below) {
+    if (auto status = Add(place.first, place.second, below); !status) GiveUp(status.error());
+  }
+
+  // A directory that is mounted at two places is watched as one, with everything below: no longer lazily.
+  void CheckBound() {
+    if (!blind_ && lazy_ && std::exchange(bound_, false)) Overflow();
+  }
 
   Status Build() {
     queue_.Reset(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
@@ -62,7 +122,7 @@ class InotifyWatcher final : public EventWatcher {
       cookie_wd_ = ::inotify_add_watch(queue_.get(), cookie_.directory().c_str(), IN_MODIFY | IN_ATTRIB | IN_ONLYDIR);
       if (cookie_wd_ < 0) return LimitError("watch " + Escape(cookie_.directory()));
     }
-    return AddTree(-1, "");
+    return lazy_ ? Add(-1, "", nullptr) : AddTree(-1, "");
   }
 
   Error LimitError(const std::string& what) {
@@ -85,38 +145,44 @@ class InotifyWatcher final : public EventWatcher {
     return path;
   }
 
-  // Watches a directory and everything below. The watch is set before the listing, so a new sub-directory is either
-  // listed or announced. Missing or unreadable directories are skipped: the parent reports when that changes.
+  // Watches a directory and everything below.
   Status AddTree(int parent, const std::string& name) {
-    std::vector<std::pair<int, std::string>> todo{{parent, name}};
+    std::vector<Place> todo{{parent, name}};
     while (!todo.empty()) {
-      auto [above, below] = std::move(todo.back());
+      const Place place = std::move(todo.back());
       todo.pop_back();
-      const std::string path = above < 0 ? "/" : tree::JoinPath(PathOf(above), below);
-      if (above >= 0 && (rules_.Excludes(path) || mounts_.Excluded(path))) continue;
-      const int opened = tree::OpenDirectory(root_fd_.get(), path);
-      if (opened < 0) {
-        if (tree::OutOfResources(-opened)) return ErrnoError(-opened, "watch " + Escape(path));
-        continue;
-      }
-      const UniqueFd fd(opened);
-      if (options_.simulate_watch_limit != 0 && dirs_.size() >= options_.simulate_watch_limit) {
-        errno = ENOSPC;
-        return LimitError("watch " + Escape(path));
-      }
-      const int wd =
-          ::inotify_add_watch(queue_.get(), ("/proc/self/fd/" + std::to_string(fd.get())).c_str(), kInotifyEvents);
-      if (wd < 0) {
-        if (errno == ENOSPC || tree::OutOfResources(errno)) return LimitError("watch " + Escape(path));
-        continue;
-      }
-      if (!Register(wd, above, below, path, fd.get())) continue;
-      tree::Names names;
-      if (names.Read(fd.get()) != 0) continue;
-      for (size_t i = 0; i < names.size(); ++i) {
-        if (!IsDirectory(fd.get(), names, i)) continue;
-        todo.emplace_back(wd, names.at(i));
-      }
+      VRUN_TRY(Add(place.first, place.second, &todo));
+    }
+    return {};
+  }
+
+  // Watches a directory; adds those in it to `below`, unless that is null. The watch is set before the listing, so a
+  // new sub-directory is either listed or announced. Missing or unreadable directories are skipped: the parent reports
+  // when that changes.
+  Status Add(int parent, const std::string& name, std::vector<Place>* below) {
+    if (parent >= 0 && !dirs_.contains(parent)) return {};
+    const std::string path = parent < 0 ? "/" : tree::JoinPath(PathOf(parent), name);
+    if (parent >= 0 && (rules_.Excludes(path) || mounts_.Excluded(path))) return {};
+    const int opened = tree::OpenDirectory(root_fd_.get(), path);
+    if (opened < 0) {
+      if (tree::OutOfResources(-opened)) return ErrnoError(-opened, "watch " + Escape(path));
+      return {};
+    }
+    const UniqueFd fd(opened);
+    if (options_.simulate_watch_limit != 0 && dirs_.size() >= options_.simulate_watch_limit) {
+      errno = ENOSPC;
+      return LimitError("watch " + Escape(path));
+    }
+    const int wd =
+        ::inotify_add_watch(queue_.get(), ("/proc/self/fd/" + std::to_string(fd.get())).c_str(), kInotifyEvents);
+    if (wd < 0) {
+      if (errno == ENOSPC || tree::OutOfResources(errno)) return LimitError("watch " + Escape(path));
+      return {};
+    }
+    tree::Names names;
+    if (!Register(wd, parent, name, path, fd.get()) || below == nullptr || names.Read(fd.get()) != 0) return {};
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (IsDirectory(fd.get(), names, i)) below->emplace_back(wd, names.at(i));
     }
     return {};
   }
@@ -139,6 +205,7 @@ class InotifyWatcher final : public EventWatcher {
       if (other_fd && ::fstat(fd, &here) == 0 && ::fstat(other_fd.get(), &there) == 0 && here.st_ino == there.st_ino &&
           here.st_dev == there.st_dev) {
         // A bind mount: one inode, one watch, two places. The same happens for everything below.
+        bound_ = true;
         auto& aliases = known->second.aliases;
         if (std::find(aliases.begin(), aliases.end(), path) == aliases.end()) aliases.push_back(path);
         AliasBelow(wd, path);
@@ -209,6 +276,7 @@ class InotifyWatcher final : public EventWatcher {
 
   void Overflow() {
     LogInfo("watch: events were lost; watching the root from the start");
+    lazy_ = false;
     log_.Everything();
     if (auto status = Build(); !status) return GiveUp(status.error());
     // Our thread waits on the old queue, and the cookie's event was lost with it.
@@ -306,6 +374,8 @@ class InotifyWatcher final : public EventWatcher {
 
   std::string reason_;  // set together with gave_up_, under mutex_
   std::atomic<bool> gave_up_ = false;
+  bool lazy_;           // guarded by mutex_, as bound_
+  bool bound_ = false;  // a directory has a second place
   UniqueFd queue_;
   int root_wd_ = -1;
   int cookie_wd_ = -1;

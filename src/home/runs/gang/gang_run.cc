@@ -229,8 +229,8 @@ void GangRun::OnPlacements(std::vector<v1::Placement> placements) {
 }
 
 void GangRun::PrepareLate(std::vector<v1::Placement> placements) {
-  roots_->Current(plan_.exposed, [this, alive = alive_, epoch = epoch_,
-                                  placements = std::move(placements)](Result<tree::TreePtr> tree) {
+  const auto prepared = [this, alive = alive_, epoch = epoch_,
+                         placements = std::move(placements)](Result<tree::TreePtr> tree) {
     if (!*alive || state_ != State::kPreparing || epoch != epoch_) return;
     if (!tree) {
       Outcome outcome;
@@ -245,7 +245,8 @@ void GangRun::PrepareLate(std::vector<v1::Placement> placements) {
     plan_.frozen = plan_.freeze != nullptr;
     if (plan_.frozen) plan_.freeze(plan_);
     BeginAttempt(placements);
-  });
+  };
+  plan_.live ? roots_->Known(prepared) : roots_->Current(plan_.exposed, prepared);
 }
 
 void GangRun::BeginAttempt(const std::vector<v1::Placement>& placements) {
@@ -514,7 +515,7 @@ void GangRun::GoOn() {
   loop_->Post([this, alive = alive_] {
     if (!*alive || ended()) return;
     pods_.clear();
-    roots_->Next(plan_.job, plan_.frozen, plan_.exposed, [this, alive](Result<tree::TreePtr> tree) {
+    roots_->Next(plan_.job, plan_.frozen, plan_.live, plan_.exposed, [this, alive](Result<tree::TreePtr> tree) {
       if (!*alive || ended()) return;
       if (tree && !plan_.snapshot) {
         plan_.tree = std::move(*tree);

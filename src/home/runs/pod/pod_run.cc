@@ -180,7 +180,7 @@ void PodRun::SettleFromWatch() {
 
 void PodRun::PrepareLate() {
   if (std::exchange(state_, State::kPreparing) == State::kPreparing) return;
-  roots_->Current(plan_.exposed, [this, alive = alive_](Result<tree::TreePtr> tree) {
+  const auto prepared = [this, alive = alive_](Result<tree::TreePtr> tree) {
     if (!*alive || state_ != State::kPreparing) return;
     plan_.late = false;
     if (!tree) return FinishWithout(tree.error().message());
@@ -189,7 +189,8 @@ void PodRun::PrepareLate() {
     plan_.frozen = plan_.freeze != nullptr;
     if (plan_.frozen) plan_.freeze(plan_);
     Place(placement_);
-  });
+  };
+  plan_.live ? roots_->Known(prepared) : roots_->Current(plan_.exposed, prepared);
 }
 
 void PodRun::Place(const v1::Placement& placement) {

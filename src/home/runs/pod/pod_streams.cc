@@ -194,7 +194,7 @@ void PodRun::Restart(const std::string& notice) {
   loop_->Post([this, alive = alive_] {
     if (!*alive || ended()) return;
     watch_.reset();
-    roots_->Next(plan_.job, plan_.frozen, plan_.exposed, [this, alive](Result<tree::TreePtr> tree) {
+    roots_->Next(plan_.job, plan_.frozen, plan_.live, plan_.exposed, [this, alive](Result<tree::TreePtr> tree) {
       if (!*alive || ended()) return;
       if (tree) {
         plan_.tree = std::move(*tree);

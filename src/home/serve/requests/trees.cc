@@ -3,6 +3,7 @@
 #include "home/serve/requests/requests.h"
 #include "home/serve/served_files.h"
 #include "tree/codec.h"
+#include "tree/unread.h"
 
 namespace vrun::home {
 
@@ -40,8 +41,16 @@ FoundDirectories FindDirectory(const TreeTable& trees, const v1::ContentRequest&
   }
   const auto held = trees.Find(*tree_id);
   // After a restart of home the tree of a running job is unknown; unchanged files are still in the current tree.
-  const tree::TreePtr snapshot = held ? held->asked : trees.current();
+  const tree::TreePtr snapshot = held ? held->asked : trees.known();
   if (!snapshot) return UnknownTree(trees);
+  // The node waits for the next tree, which has the directory.
+  if (tree::IsUnread(*wanted)) {
+    trees.Want(get.path());
+    return Error(Code::kAborted, Escape(get.path()) + ": home has just read this directory for the first time");
+  }
+  if (!held && trees.WantUnread(get.path())) {
+    return Error(Code::kUnavailable, Escape(get.path()) + ": home has not read this directory yet: try again");
+  }
   auto directory = tree::LookupDirectory(*snapshot, get.path());
   if (!held && snapshot->apart && (!directory || (*directory)->digest() != *wanted)) {
     directory = tree::LookupDirectory(*snapshot->apart, get.path());

@@ -12,6 +12,7 @@
 #include "tree/codec.h"
 #include "tree/diff.h"
 #include "tree/rules.h"
+#include "tree/unread.h"
 
 namespace vrun::home {
 namespace {
@@ -20,6 +21,8 @@ namespace {
 // which is not read.
 constexpr size_t kMostEdited = 8;
 constexpr uint64_t kMostEditedBytes = 32 * 1024;
+// Limit for directories that home has read for the first time. A node may have them from before home started.
+constexpr uint64_t kMostReadBytes = 256 * 1024;
 
 struct Edited {
   std::string path;
@@ -43,6 +46,20 @@ std::vector<Edited> FindEdited(const std::vector<tree::NewDirectory>& directorie
   }
   if (edited.size() > kMostEdited || bytes > kMostEditedBytes) edited.clear();
   return edited;
+}
+
+// Leaves out what was unread in `told`, unless it is little.
+void DropRead(const tree::Tree& told, std::vector<tree::NewDirectory>* directories) {
+  uint64_t bytes = 0;
+  std::vector<tree::NewDirectory> others;
+  for (const tree::NewDirectory& item : *directories) {
+    if (!item.base && !tree::UnreadAbove(told, item.path).empty()) {
+      bytes += item.directory->encoded().size();
+    } else {
+      others.push_back(item);
+    }
+  }
+  if (bytes > kMostReadBytes) *directories = std::move(others);
 }
 
 v1::ContentRequest RequestOf(uint64_t id, const v1::ContentRequest::WatchTree& wanted) {
@@ -95,7 +112,10 @@ class TreeWatch::Telling : public Request {
     }
     // What the node did not have before, it requests when somebody looks there.
     std::vector<tree::NewDirectory> all;
-    if (told) all = tree::NewDirectories(told->directory, snapshot_->directory);
+    if (told) {
+      all = tree::NewDirectories(told->directory, snapshot_->directory);
+      DropRead(*told, &all);
+    }
     const bool deltas = request_.watch_tree().deltas();
     // The node already has its own writes.
     if (deltas && !own) edited_ = FindEdited(all);
