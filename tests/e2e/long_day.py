@@ -70,6 +70,7 @@ class Times:
 
     def note(self, project, side, seconds):
         self.all.setdefault(project, {})[side] = [round(s, 2) for s in seconds]
+        self.save()
 
     def table(self):
         def cell(of, side, at):
@@ -93,7 +94,6 @@ class Times:
 def times(request):
     t = Times()
     yield t
-    t.save()
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         print(f"\n\nload {os.getloadavg()[1]:.1f}, {os.cpu_count()} cores; ratios are to the last native run\n{t.table()}")
 
