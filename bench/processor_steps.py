@@ -22,6 +22,7 @@ STEPS = [(step, re.compile(pattern)) for step, pattern in (
     ("network", r"tcp_|inet_|__sys_send|__sys_recv|sock_(send|recv|write|read)|net_rx|ip_output|veth|tun_"),
     ("store", r"ext4_.*write|generic_perform_write|vfs_write|ext4_(create|symlink|link|unlink|rename|mkdir)|fsync|ftruncate|fallocate|do_mknodat"),
     ("read files", r"filemap_read|ext4_file_read|vfs_read|splice|do_sys_open|path_openat|vfs_statx|iterate_dir|getname"),
+    ("copies and memory", r"(memcpy|memmove|memset|memcmp|malloc|free)\w* \(.*libc|^operator (new|delete)"),
     ("wait and wake", r"futex|epoll|schedule|poll_|eventfd|hrtimer"),
     ("messages (gRPC)", r"libgrpc|libgpr|libprotobuf|libabsl|grpc|absl::|google::protobuf"))]
 

@@ -76,6 +76,8 @@ class Times:
         def cell(of, side, at):
             if side not in of or "native" not in of:
                 return "not run"
+            if at and len(of[side]) == 1:
+                return ""
             mine, native = of[side][at], of["native"][-1]
             return f"{mine:.1f} s, {mine / native:.2f} x"
         rows = ["| project | native | live, first | live, again | frozen, first | frozen, again |", "|---|---|---|---|---|---|"]
