@@ -16,9 +16,10 @@ import tempfile
 
 import lib
 from cluster import Cluster, wait_until
-from cold_import import ENV, chrooted, home_has_scanned, make_root, native, wait_for_frames
+from cold_import import home_has_scanned, native, wait_for_frames
+from import_roots import ENV, ImportRoot, add_options
 
-UNITS_RATIO, WIRE_MB = 1.7, 50
+UNITS_RATIO = 1.7
 
 
 def resident(root):
@@ -55,22 +56,22 @@ def ext4_copy(root, directory):
     return image, point
 
 
-def touched(image, point, statement):
+def touched(image, point, imported):
     """Bytes that a native import brings into the empty page cache of the image."""
     with mounted(image, point), native(point) as natively:
         device = subprocess.run(["mountpoint", "-d", point], capture_output=True, text=True, check=True).stdout.strip()
         pathlib.Path(f"/sys/class/bdi/{device}/read_ahead_kb").write_text("0")
-        natively.timed(chrooted(point, statement))
+        natively.timed(imported.chrooted(point))
         return resident(point)
 
 
-def ours(root, statement, o):
+def ours(imported, o):
     """Store bytes and wire bytes of a traced cold import on a fresh node."""
     link = ["--rate-mbit", str(o.rate_mbit), "--rtt-ms", str(o.rtt_ms), "--tunlink", str(lib.build_tunlink())]
-    cluster = Cluster(root, nodes=0, link=link)
+    cluster = Cluster(imported.path, nodes=0, link=link)
     try:
         home_has_scanned(cluster)
-        vrun = cluster.command("vrun", "-D", "/", "-q", "--", "/usr/bin/python3", "-c", statement)
+        vrun = cluster.command("vrun", "-D", "/", "-q", "--", *imported.command)
         env = dict(cluster.environment, **ENV)
         cluster.start_node("n1")
         lib.timed(vrun, env)
@@ -97,25 +98,24 @@ def ours(root, statement, o):
 
 def main(arguments):
     parser = argparse.ArgumentParser(prog="bench/run bytes", description=__doc__)
-    parser.add_argument("--package", choices=["torch", "numpy"], default="torch")
-    parser.add_argument("--root", default="/var/tmp/vrun-bench-root")
+    add_options(parser)
     parser.add_argument("--rate-mbit", type=float, default=500)
     parser.add_argument("--rtt-ms", type=float, default=1)
     o = parser.parse_args(arguments)
-    root = pathlib.Path(f"{o.root}-{o.package}")
-    make_root(root, o.package)
-    statement = f"import {o.package}"
+    imported = ImportRoot(o)
     report = lib.Report()
     with tempfile.TemporaryDirectory(prefix="vrun-bench-", dir="/var/tmp") as name:
-        if shutil.disk_usage(name).free < 8 << 30:
-            raise SystemExit("less than 8 GB free: use --package numpy")
-        image, point = ext4_copy(root, pathlib.Path(name))
-        exact = touched(image, point, statement)
+        if shutil.disk_usage(name).free < imported.kind.gigabytes << 30:
+            raise SystemExit(f"less than {imported.kind.gigabytes} GB free: use --root debian-numpy")
+        image, point = ext4_copy(imported.path, pathlib.Path(name))
+        exact = touched(image, point, imported)
         lib.note(f"touched {exact / 1e6:.1f} MB")
-        stat, wire = ours(root, statement, o)
-    more = {"package": o.package}
+        stat, wire = ours(imported, o)
+    more = imported.more
     stored = stat["bytes"]
     report.line("bytes.units", stored / 1e6, "MB", "pages touched, exactly", exact / 1e6, f"ratio <= {UNITS_RATIO}",
                 stored <= UNITS_RATIO * exact, objects=stat["objects"], misses=stat["misses"], **more)
-    report.line("bytes.wire", wire / 1e6, "MB", "pages touched, exactly", exact / 1e6, f"<= {WIRE_MB} MB", wire <= WIRE_MB * 1e6, **more)
+    most = imported.kind.wire_mb
+    goal = (f"<= {most} MB", wire <= most * 1e6) if most else ()
+    report.line("bytes.wire", wire / 1e6, "MB", "pages touched, exactly", exact / 1e6, *goal, **more)
     return report.exit_code()

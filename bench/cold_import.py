@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`import torch` on a node that has never seen the environment, 500 Mbit/s and 1 ms, against native and sshfs.
 
-The root is a debootstrap with python3-torch (numpy with --package numpy where disk is short), made once and kept in
---root. Cold: a fresh emulated host each time, the first run ever: home has started anew and knows of no run, but has scanned the
+The root is a Debian with PyPI's torch of today in a virtual environment (import_roots.py says which others there are), made
+once and kept. Cold: a fresh emulated host each time, the first run ever: home has started anew and knows of no run, but has scanned the
 root; the developer's page cache holds what one native run leaves there. Warm: the same command at once again. Traced: another
 fresh host, with the trace of that run. Native: chroot, env and python, in a root whose mounts are there already.
 sshfs mounts the same root over the same link, as Debian ships it; cold is a fresh mount. Copy everything first: the whole root
@@ -21,46 +21,10 @@ import time
 
 import lib
 from cluster import Cluster, free_port, wait_until
+from import_roots import ENV, ImportRoot, add_options
 from launch import daemons
-
-PACKAGES = {"torch": ["python3", "python3-numpy", "python3-torch"], "numpy": ["python3", "python3-numpy"]}
-ENV = {"PATH": "/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-
-
-def make_root(root, package):
-    done = root / ".complete"
-    if done.exists() and done.read_text() == package:
-        return
-    if shutil.disk_usage(root.parent).free < 8 << 30 and package == "torch":
-        raise SystemExit("less than 8 GB free: use --package numpy")
-    targets = subprocess.run(["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages"],
-                             capture_output=True, text=True, check=True).stdout.split("\n")
-    mirror = next(t.split()[0] for t in targets if t.endswith(" bookworm"))
-    lib.note(f"making {root} (a few minutes, once)")
-    shutil.rmtree(root, ignore_errors=True)
-    subprocess.run(["debootstrap", "--variant=minbase", "bookworm", root, mirror], check=True, stdout=subprocess.DEVNULL)
-    for f in pathlib.Path("/etc/apt/apt.conf.d").glob("*"):
-        if "roxy" in f.read_text():
-            shutil.copy(f, root / "etc/apt/apt.conf.d")
-    shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
-    chroot = ["chroot", root, "env", "DEBIAN_FRONTEND=noninteractive"]
-    subprocess.run([*chroot, "apt-get", "update", "-qq"], check=True)
-    subprocess.run([*chroot, "apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES[package]], check=True,
-                   stdout=subprocess.DEVNULL)
-    subprocess.run([*chroot, "apt-get", "clean"], check=True)
-    done.write_text(package)
-
-
-def mounts(root):
-    """Lines of shell that give a root its /proc, /dev and /tmp; in a mount namespace of its own, which takes them with it."""
-    return f"mount -t proc proc {root}/proc\nmount --bind /dev {root}/dev\nmount -t tmpfs tmpfs {root}/tmp\n"
-
-
-def chrooted(root, statement):
-    """argv of the statement in a root that has its mounts."""
-    environment = [f"{k}={v}" for k, v in ENV.items()]
-    return ["/usr/sbin/chroot", str(root), "/usr/bin/env", "-i", *environment, "/usr/bin/python3", "-c", statement]
-
+from processor_steps import Steps
+from roots import mounts
 
 def native(root):
     """Times what is chrooted into the root. The mounts are made here, once: they are no part of an import."""
@@ -102,18 +66,18 @@ class Sshfs:
         # ip netns exec makes a mount namespace of its own: the mount must be made where the chroot will look for it.
         return command
 
-    def run(self, statement, times):
-        """Seconds of `times` runs one after the other on one fresh mount."""
+    def run(self, argv, times):
+        """Seconds of `times` runs of a chrooted command one after the other on one fresh mount."""
         script = f"""set -e
 {' '.join(f"'{a}'" for a in self.mount()[4:])}
 trap 'umount -l {self.point}' EXIT
 {mounts(self.point)}
-for i in $(seq {times}); do date +%s.%N; {' '.join(lib_quote(a) for a in chrooted(self.point, statement))}; date +%s.%N; done"""
+for i in $(seq {times}); do date +%s.%N; {' '.join(lib_quote(a) for a in argv)}; date +%s.%N; done"""
         out = subprocess.run(["ip", "netns", "exec", self.netns, "sh", "-c", script], check=True, capture_output=True, text=True).stdout
         stamps = list(map(float, out.split()))
         return [b - a for a, b in zip(stamps[::2], stamps[1::2])]
 
-    def copy(self, statement, directory):
+    def copy(self, argv, directory):
         """Seconds of copying the whole root to an empty directory, packed, and one run in it."""
         ssh = ["ssh", "-p", str(self.port), "-i", f"{self.directory}/user", "-o", "StrictHostKeyChecking=no",
                "-o", f"UserKnownHostsFile={self.directory}/known", f"root@{self.address}",
@@ -121,7 +85,7 @@ for i in $(seq {times}); do date +%s.%N; {' '.join(lib_quote(a) for a in chroote
         script = f"""set -eo pipefail
 {' '.join(lib_quote(a) for a in ssh)} | zstd -d | tar -x -C {directory}
 {mounts(directory)}
-{' '.join(lib_quote(a) for a in chrooted(str(directory), statement))}"""
+{' '.join(lib_quote(a) for a in argv)}"""
         return lib.timed(["/usr/sbin/ip", "netns", "exec", self.netns, "bash", "-c", script])
 
 
@@ -160,17 +124,17 @@ def lib_quote(word):
 
 def main(arguments):
     parser = argparse.ArgumentParser(prog="bench/run cold-import", description=__doc__)
-    parser.add_argument("--package", choices=PACKAGES, default="torch")
-    parser.add_argument("--root", default="/var/tmp/vrun-bench-root")
+    add_options(parser)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate-mbit", type=float, default=500)
     parser.add_argument("--rtt-ms", type=float, default=1)
     parser.add_argument("--no-sshfs", action="store_true")
     parser.add_argument("--explain", action="store_true", help="show what --explain-io says instead of timing the traced run")
+    parser.add_argument("--processor", action="store_true", help="count processor time by step, with perf; the times are not a result then")
     o = parser.parse_args(arguments)
-    root = pathlib.Path(f"{o.root}-{o.package}")
-    make_root(root, o.package)
-    statement = f"import {o.package}"
+    imported = ImportRoot(o)
+    root, natively_run = imported.path, imported.chrooted()
+    steps = Steps(o.processor)
     report = lib.Report()
     times = {k: [] for k in ("native", "cold", "warm", "traced", "sshfs_cold", "sshfs_warm", "copy")}
     fetched, traced_bytes = [], []
@@ -184,29 +148,31 @@ def main(arguments):
             return name
         try:
             home_has_scanned(cluster)
-            vrun = cluster.command("vrun", *lib.VIEW, "-D", "/", "-q", "-c", str(os.cpu_count()), "--", "/usr/bin/python3", "-c", statement)
+            vrun = cluster.command("vrun", *lib.VIEW, "-D", "/", "-q", "-c", str(os.cpu_count()), "--", *imported.command)
             env = dict(cluster.environment, **ENV)
             for k in range(o.rounds):
                 first_run_ever(cluster)
                 # The developer has just run it here, and nothing else has gone through the root.
                 subprocess.run(["sync"])
                 pathlib.Path("/proc/sys/vm/drop_caches").write_text("1")
-                natively.timed(chrooted(root, statement))
+                natively.timed(natively_run)
                 node = start_node(f"n{2 * k + 1}")
                 before = int(cluster.json("status")["served_bytes"])
-                times["cold"].append(lib.timed(vrun, env))
+                with steps.counted("first run", cluster):
+                    times["cold"].append(lib.timed(vrun, env))
                 fetched.append(int(cluster.json("status")["served_bytes"]) - before)
                 for _ in range(5):
                     times["warm"].append(lib.timed(vrun, env))
-                    times["native"].append(natively.timed(chrooted(root, statement)))
+                    times["native"].append(natively.timed(natively_run))
                 if not o.no_sshfs:
                     index = cluster.nodes[node]["index"]
                     sshfs = Sshfs(start, directory.make(directory.path / f"sshfs{k}"), root, f"10.213.{index}.1", f"vrun-{node}-{index}")
-                    s = sshfs.run(statement, 2)
+                    s = sshfs.run(imported.chrooted(sshfs.point), 2)
                     times["sshfs_cold"].append(s[0])
                     times["sshfs_warm"].append(s[1])
                     if k == o.rounds - 1:
-                        times["copy"].append(sshfs.copy(statement, directory.make(directory.path / "copy")))
+                        copied = directory.make(directory.path / "copy")
+                        times["copy"].append(sshfs.copy(imported.chrooted(copied), copied))
                 cluster.stop_node(node)
                 subprocess.run(["sync"])   # of what the copy wrote, which is not ours to wait for
                 wait_for_frames(cluster)
@@ -215,7 +181,8 @@ def main(arguments):
                 if o.explain:
                     subprocess.run([*vrun[:1], "--explain-io", *vrun[1:]], env=env, stdout=subprocess.DEVNULL)
                 else:
-                    times["traced"].append(lib.timed(vrun, env))
+                    with steps.counted("by trace", cluster):
+                        times["traced"].append(lib.timed(vrun, env))
                 traced_bytes.append(int(cluster.json("status")["served_bytes"]) - before)
                 cluster.stop_node(node)
                 lib.note(f"round {k + 1}: " + ", ".join(f"{n} {v[-1]:.2f}" for n, v in times.items() if v))
@@ -223,18 +190,22 @@ def main(arguments):
             cluster.close()
     m = {n: lib.median(v) for n, v in times.items() if v}
     here = native_name(root)
-    more = {"package": o.package, "rate_mbit": o.rate_mbit, "rtt_ms": o.rtt_ms, "rounds": o.rounds}
+    more = {**imported.more, "rate_mbit": o.rate_mbit, "rtt_ms": o.rtt_ms, "rounds": o.rounds}
+    if o.processor:
+        steps.report(report, **more)
+        return 0
     if "sshfs_cold" in m:
         report.line("cold-import.cold", m["cold"], "s", "sshfs cold", m["sshfs_cold"], **more)
         report.line("cold-import.warm_vs_sshfs", m["warm"], "s", "sshfs warm", m["sshfs_warm"], **more)
     report.line("cold-import.warm", m["warm"], "s", here, m["native"], **more)
-    first = {"goal": "<= 4 s", "met": m["cold"] <= 4.0} if o.rtt_ms < 10 else {}
-    report.line("cold-import.cold_vs_native", m["cold"], "s", here, m["native"], **first, **more)
+    near = o.rtt_ms < 10
+    goal, met = imported.kind.cold
+    report.line("cold-import.cold_vs_native", m["cold"], "s", here, m["native"], *((goal, met(m["cold"], m["native"])) if near else ()), **more)
     if "traced" in m:
-        limit = 2.0 if o.rtt_ms < 10 else 2.5
-        report.line("cold-import.traced", m["traced"], "s", here, m["native"], f"<= {limit} s", m["traced"] <= limit, **more)
-        report.line("cold-import.traced_fetched", lib.median(traced_bytes) / 1e6, "MB", None, None, "<= 50 MB",
-                    lib.median(traced_bytes) <= 50e6, **more)
+        goal, met = imported.kind.traced if near or imported.kind.name == "pypi" else ("<= 2.5 s", lambda ours, native: ours <= 2.5)
+        report.line("cold-import.traced", m["traced"], "s", here, m["native"], goal, met(m["traced"], m["native"]), **more)
+        fetched_mb, most = lib.median(traced_bytes) / 1e6, imported.kind.wire_mb
+        report.line("cold-import.traced_fetched", fetched_mb, "MB", None, None, *((f"<= {most} MB", fetched_mb <= most) if most else ()), **more)
         for name, rival, most in (("sshfs_cold", "sshfs cold", 0.2), ("copy", "copy everything first", 0.1)):
             if name in m:
                 report.line(f"cold-import.traced_vs_{name.split('_')[0]}", m["traced"], "s", rival, m[name], f"ratio <= {most}",

@@ -6,31 +6,29 @@ nothing should have to cross any. Native is chroot, env and python, in a root wh
 directories that home gets during all warm runs are counted.
 """
 import argparse
-import pathlib
 
 import lib
 from cluster import Cluster
-from cold_import import ENV, PACKAGES, chrooted, home_has_scanned, make_root, native, native_name
+from cold_import import home_has_scanned, native, native_name
+from import_roots import ENV, ImportRoot, add_options
 
 GOAL = 1.05   # times native
 
 
 def main(arguments):
     parser = argparse.ArgumentParser(prog="bench/run warm-import", description=__doc__)
-    parser.add_argument("--package", choices=PACKAGES, default="torch")
-    parser.add_argument("--root", default="/var/tmp/vrun-bench-root")
+    add_options(parser)
     parser.add_argument("--runs", type=int, default=15)
     o = parser.parse_args(arguments)
-    root = pathlib.Path(f"{o.root}-{o.package}")
-    make_root(root, o.package)
-    statement = f"import {o.package}"
+    imported = ImportRoot(o)
+    root = imported.path
     here = native_name(root)
     report = lib.Report()
     with native(root) as natively:
         cluster = Cluster(root)
         try:
             home_has_scanned(cluster)
-            vrun = cluster.command("vrun", *lib.VIEW, "-D", "/", "-q", "--", "/usr/bin/python3", "-c", statement)
+            vrun = cluster.command("vrun", *lib.VIEW, "-D", "/", "-q", "--", *imported.command)
             nothing = cluster.command("vrun", *lib.VIEW, "-D", "/", "-q", "--", "/usr/bin/true")
             env = dict(cluster.environment, **ENV)
             first = lib.timed(vrun, env)
@@ -38,14 +36,14 @@ def main(arguments):
             lib.timed(vrun, env)
             before = cluster.json("status")
             times = lib.interleaved({"vrun": lambda: lib.timed(vrun, env),
-                                     "native": lambda: natively.timed(chrooted(root, statement)),
+                                     "native": lambda: natively.timed(imported.chrooted()),
                                      "launch": lambda: lib.timed(nothing, env)}, o.runs, warmup=1)
             after = cluster.json("status")
         finally:
             cluster.close()
     m = {name: lib.median(t) for name, t in times.items()}
     asked = int(after["metadata_requests"]) - int(before["metadata_requests"])
-    more = {"package": o.package, "runs": o.runs}
+    more = {**imported.more, "runs": o.runs}
     report.line("warm-import", m["vrun"], "s", here, m["native"], f"ratio <= {GOAL}",
                 m["vrun"] <= GOAL * m["native"], launch_s=round(m["launch"], 4), **more)
     report.line("warm-import without the launch", m["vrun"] - m["launch"], "s", here, m["native"], **more)
