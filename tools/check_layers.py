@@ -23,15 +23,16 @@ ALLOWED = {
     "jobs": {"base"},
     "people": {"base"},
     "ports": {"base"},
-    "home": {"base", "tree", "store", "rpc", "jobs", "ports"},
-    "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "rpc", "s3", "ports"},
+    "identity": {"base", "people", "rpc"},
+    "home": {"base", "tree", "store", "people", "rpc", "identity", "jobs", "ports"},
+    "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "people", "rpc", "identity", "s3", "ports"},
     # A node towards homes, a home towards nodes: made of one half of each.
     "snapshots": {"base", "tree", "store", "vfs", "rpc", "s3", "home", "node"},
     "control": {"base", "sched", "jobs", "people", "rpc", "s3"},
     "pools": {"base", "rpc"},
     "cli": {"base", "jobs", "people", "ports"},
     "simulator": {"base", "sim", "cli"},
-    "daemon": {"base", "people", "rpc", "home", "node", "snapshots", "control"},
+    "daemon": {"base", "people", "rpc", "identity", "home", "node", "snapshots", "control"},
 }
 
 # Folders of a module, lowest first: each includes only itself and those before it. "." is the module's own folder.
@@ -50,7 +51,7 @@ ROOMS = {
     "home": ["root/watch", "root", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "kept", "runs/command",
              "runs", "runs/pod", "runs/gang", "clients", "."],
     "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "ports", "limits", "task", "agent"],
-    "control": ["store", "tier", "places", "gpus", "journal", "state", "state/arrays", "state/gpus", "ops", "duties", "."],
+    "control": ["store", "tier", "places", "gpus", "journal", "access", "state", "state/arrays", "state/gpus", "state/people", "ops", "duties", "."],
     "cli": ["base", "array", "isolation", "request", "gpus", "host", "run", "ctl", "people", "."],
 }
 TESTING = "testing"

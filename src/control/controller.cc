@@ -79,9 +79,10 @@ Status Run(const ControllerOptions& options, EventLoop& loop) {
   Clock clock;
   ContentTier tier(options.tier, options.state_directory, &loop, &clock);
   const people::Members members(options.state_directory + "/people");
-  Service service(&loop, store.get(), &clock,
-                  {options.heartbeat_micros, options.lease_micros, options.pools, &tier, std::move(scheduler)});
-  service.UseMembers(&members, options.authority);
+  Settings settings{options.heartbeat_micros, options.lease_micros, options.pools, &tier, std::move(scheduler)};
+  settings.joined = [&members](const std::string& home) { return members.Has("home", home); };
+  Service service(&loop, store.get(), &clock, std::move(settings));
+  service.UseMembers(&members, {options.authority, options.certificate_seconds});
   serving = &service;
   VRUN_ASSIGN(const int port, Serve(service, options, credentials));
   std::unique_ptr<Door> door;

@@ -4,7 +4,6 @@
 #include "base/escape.h"
 #include "base/log.h"
 #include "control/ops/audit.h"
-#include "control/ops/join.h"
 #include "control/ops/ops.h"
 
 namespace vrun::control {
@@ -33,6 +32,8 @@ class Service::AgentSession : public rpc::Stream::Handler, public std::enable_sh
   std::pair<const char*, const std::string&> who() const { return {"node", node_}; }
   rpc::Stream& stream() { return *stream_; }
 
+  bool knows_shut_out = false;  // state thread
+
  private:
   Service* const service_;
   const std::string node_;
@@ -42,8 +43,9 @@ class Service::AgentSession : public rpc::Stream::Handler, public std::enable_sh
 // A home's watch on one pod of a job.
 class Service::WatchSession : public rpc::Stream::Handler, public std::enable_shared_from_this<WatchSession> {
  public:
-  WatchSession(Service* service, std::string viewer, std::unique_ptr<rpc::Stream> stream)
-      : service_(service), viewer_(std::move(viewer)), stream_(std::move(stream)) {}
+  // `counted`: until it is destroyed, the stream counts among those of its user.
+  WatchSession(Service* service, std::string viewer, std::unique_ptr<rpc::Stream> stream, std::shared_ptr<void> counted)
+      : service_(service), viewer_(std::move(viewer)), stream_(std::move(stream)), counted_(std::move(counted)) {}
 
   void OnMessage(std::string message) override {
     if (auto self = weak_from_this().lock()) service_->OnWatchMessage(self, std::move(message));
@@ -77,6 +79,11 @@ class Service::WatchSession : public rpc::Stream::Handler, public std::enable_sh
       stream_->Finish();
     }
   }
+  // State thread.
+  Status MaySee() const {
+    VRUN_ASSIGN(const JobRow job, service_->state_.Find(job_));
+    return service_->state_.MayTouch("/vrun.v1.Control/Watch", viewer_, job);
+  }
   void Refuse(const Error& error) {
     over_ = true;
     stream_->Cancel(error);
@@ -92,12 +99,17 @@ class Service::WatchSession : public rpc::Stream::Handler, public std::enable_sh
   Service* const service_;
   const std::string viewer_;
   std::unique_ptr<rpc::Stream> stream_;
+  const std::shared_ptr<void> counted_;
   std::string last_;
   bool over_ = false;
 };
 
 Service::Service(EventLoop* loop, Store* store, const Clock* clock, Settings settings)
-    : loop_(loop), store_(store), state_(store, clock, settings), leases_(settings) {}
+    : loop_(loop),
+      store_(store),
+      state_(store, clock, settings),
+      limiter_(settings.scheduler.bounds),
+      leases_(settings) {}
 
 Service::~Service() {
   server_.reset();  // no callback runs after this
@@ -110,10 +122,11 @@ Result<int> Service::Start(const std::string& listen, const rpc::Credentials& cr
   Recover();
   if (broken_) return Error(Code::kUnavailable, "the state cannot be read from the database: see the log");
   server_ = rpc::Server::Create(credentials);
+  server_->Admit([this](const rpc::Peer& peer) { return Admit(peer); });
   ServeUnary("/vrun.v1.Control/Submit", &Submit);
   ServeUnary("/vrun.v1.Control/Cancel", &Cancel);
-  ServeUnary("/vrun.v1.Control/Get", &Get, {"home", "snapshots"});
-  ServeUnary("/vrun.v1.Control/List", &List, {"home", "snapshots"});
+  ServeUnary("/vrun.v1.Control/Get", &Get);
+  ServeUnary("/vrun.v1.Control/List", &List);
   ServeUnary("/vrun.v1.Control/Nodes", &Nodes);
   ServeUnary("/vrun.v1.Control/Why", &Why);
   ServeUnary("/vrun.v1.Control/Teams", &Teams);
@@ -121,11 +134,26 @@ Result<int> Service::Start(const std::string& listen, const rpc::Credentials& cr
   ServeUnary("/vrun.v1.Control/Change", &Change);
   ServeUnary("/vrun.v1.Control/Drain", &Drain);
   ServeUnary("/vrun.v1.Control/Maintain", &Maintain);
-  ServeUnary("/vrun.v1.Control/PresignVault", &PresignVault, {"snapshots"});
+  ServeUnary("/vrun.v1.Control/PresignVault", &PresignVault);
+  ServeUnary("/vrun.v1.People/WhoAmI", &WhoAmI);
+  ServeStreams();
+  if (members_ != nullptr) ServePeople();
+  for (const std::string& call : server_->methods()) VRUN_CHECK(FindCallRule(call) != nullptr);
+  Result<int> port = server_->Start(listen);
+  if (port) SweepLeases();
+  return port;
+}
+
+Status Service::Admit(const rpc::Peer& peer) {
+  if (members_ != nullptr) VRUN_TRY(members_->Admit(peer.role, peer.name));
+  return peer.role == "home" ? limiter_.Call(Person(peer.name), MonotonicMicros()) : Status();
+}
+
+void Service::ServeStreams() {
   server_->Streaming(
       "/vrun.v1.Control/Agent",
       [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
-        if (peer.role != "node") return Error(Code::kDenied, "agent: only nodes may register");
+        VRUN_TRY(MayCall("/vrun.v1.Control/Agent", peer.role));
         auto session = std::make_shared<AgentSession>(this, peer.name, std::move(stream));
         agent_sessions_.Insert(session);
         return session.get();
@@ -133,43 +161,54 @@ Result<int> Service::Start(const std::string& listen, const rpc::Credentials& cr
   server_->Streaming(
       "/vrun.v1.Control/Watch",
       [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
-        if (peer.role != "home") return Error(Code::kDenied, "watch: only homes may watch jobs");
-        auto session = std::make_shared<WatchSession>(this, peer.name, std::move(stream));
+        VRUN_TRY(MayCall("/vrun.v1.Control/Watch", peer.role));
+        VRUN_ASSIGN(std::shared_ptr<void> counted, limiter_.OpenStream(Person(peer.name)));
+        auto session = std::make_shared<WatchSession>(this, peer.name, std::move(stream), std::move(counted));
         watch_sessions_.Insert(session);
         return session.get();
       });
-  if (members_ != nullptr) {
-    server_->Admit([members = members_](const rpc::Peer& peer) { return members->Admit(peer.role, peer.name); });
-    server_->Stranger("/vrun.v1.People/Join", [members = members_, authority = authority_](
-                                                  const rpc::Peer& peer, std::string bytes, auto reply) {
-      v1::JoinRequest request;
-      if (!request.ParseFromString(bytes)) return reply(Error(Code::kCorrupt, "join: not a request"));
-      Result<v1::JoinReply> joined = Join(*members, authority, request, peer.address, WallMicros());
-      if (!joined) return reply(std::move(joined).error());
-      reply(joined->SerializeAsString());
-    });
-  }
-  Result<int> port = server_->Start(listen);
-  if (port) SweepLeases();
-  return port;
 }
 
-void Service::UseMembers(const people::Members* members, std::string authority) {
+void Service::ServePeople() {
+  server_->Stranger("/vrun.v1.People/Join", [this](const rpc::Peer& peer, std::string bytes, auto reply) {
+    v1::JoinRequest request;
+    if (!request.ParseFromString(bytes)) return reply(Error(Code::kCorrupt, "join: not a request"));
+    Result<v1::JoinReply> joined = Join(*members_, authority_, request, peer.address, WallMicros());
+    if (!joined) return reply(std::move(joined).error());
+    reply(joined->SerializeAsString());
+  });
+  server_->Stranger("/vrun.v1.People/Renew", [this](const rpc::Peer&, std::string bytes, auto reply) {
+    v1::RenewRequest request;
+    if (!request.ParseFromString(bytes)) return reply(Error(Code::kCorrupt, "renew: not a request"));
+    Result<v1::RenewReply> renewed = Renew(*members_, authority_, request);
+    if (!renewed) return reply(std::move(renewed).error());
+    reply(renewed->SerializeAsString());
+  });
+  server_->Unary("/vrun.v1.People/ShutOutList", [this](const rpc::Peer& peer, std::string, auto reply) {
+    if (Status may = MayCall("/vrun.v1.People/ShutOutList", peer.role); !may) return reply(std::move(may).error());
+    Result<v1::ShutOut> list = members_->ShutOutList();
+    if (!list) return reply(std::move(list).error());
+    reply(list->SerializeAsString());
+  });
+}
+
+void Service::UseMembers(const people::Members* members, Authority authority) {
   members_ = members;
   authority_ = std::move(authority);
 }
 
 template <typename Request, typename Reply>
-void Service::ServeUnary(const std::string& method, Result<Reply> (*op)(State&, const rpc::Peer&, const Request&),
-                         const std::vector<std::string>& roles) {
-  server_->Unary(method, [this, op, method, roles](const rpc::Peer& peer, std::string bytes, auto reply) {
-    if (std::find(roles.begin(), roles.end(), peer.role) == roles.end()) {
-      return reply(Error(Code::kDenied, method + ": only the role " + roles[0] + " may call this"));
-    }
+void Service::ServeUnary(const std::string& method, Result<Reply> (*op)(State&, const rpc::Peer&, const Request&)) {
+  server_->Unary(method, [this, op, method](const rpc::Peer& peer, std::string bytes, auto reply) {
+    if (Status may = MayCall(method, peer.role); !may) return reply(std::move(may).error());
     auto request = std::make_shared<Request>();
     if (!request->ParseFromString(bytes)) return reply(Error(Code::kCorrupt, method + ": the request does not parse"));
     auto answer = std::make_shared<Result<Reply>>(Reply());
-    Enqueue({.apply = [this, op, peer, request, answer] { *answer = op(state_, peer, *request); },
+    Enqueue({.apply =
+                 [this, op, method, peer, request, answer] {
+                   Status may = peer.role == "home" ? MayCall(method, state_.RoleOf(peer.name)) : Status();
+                   *answer = may ? op(state_, peer, *request) : Result<Reply>(std::move(may).error());
+                 },
              .decided =
                  [this, answer] {
                    if constexpr (std::is_same_v<Reply, v1::SubmitReply>) {
@@ -238,6 +277,7 @@ void Service::ArmWake() {
 }
 
 void Service::Configure(SchedulerConfig config) {
+  limiter_.Use(config.bounds);
   Enqueue(
       {.apply = [this, config = std::move(config)] { state_.Configure(config); }, .decided = nullptr, .done = nullptr});
 }
@@ -329,6 +369,7 @@ void Service::OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::
                  const std::string& node = session->node();
                  if (message->has_register_()) {
                    const v1::Register& offer = message->register_();
+                   session->knows_shut_out = offer.knows_shut_out();
                    if (members_ != nullptr) *refused = CheckBounds(*members_, node, offer.pool(), offer.total().gpus());
                    if (!*refused) return;
                    *refused = RegisterNode(state_, node, offer);
@@ -338,6 +379,7 @@ void Service::OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::
                      before->stream().Cancel(Error(Code::kAborted, "node " + node + " has connected again"));
                      agent_sessions_.Erase(before);
                    }
+                   if (session->knows_shut_out && !shut_out_.empty()) session->stream().Send(shut_out_);
                    return;
                  }
                  auto it = agents_.find(node);
@@ -396,6 +438,7 @@ void Service::OnWatchMessage(const std::shared_ptr<WatchSession>& session, std::
              if (!committed) return session->Refuse(committed.error());
              session->job_ = request->job();
              session->pod_ = request->pod();
+             if (Status may = session->MaySee(); !may) return session->Refuse(may.error());
              watchers_[session->job_].insert(session.get());
              session->Tell(state_.ElementsOf(session->job_));
            }});
@@ -405,6 +448,7 @@ void Service::SweepLeases() {
   loop_->After(leases_.interval_micros(), [this] {
     Enqueue({.apply = [this] { (void)leases_.Run(state_); }, .decided = nullptr, .done = nullptr});
     EndRevoked();
+    TellShutOut();
     SweepLeases();
   });
 }
@@ -420,6 +464,21 @@ void Service::EndRevoked() {
   };
   end(agent_sessions_);
   end(watch_sessions_);
+}
+
+// Nodes refuse them themselves, whether the controller is there or not.
+void Service::TellShutOut() {
+  if (members_ == nullptr) return;
+  const Result<v1::ShutOut> list = members_->ShutOutList();
+  if (!list) return LogWarning("who was shut out: {}", list.error().message());
+  v1::ControllerMessage message;
+  *message.mutable_shut_out() = *list;
+  std::string bytes = message.SerializeAsString();
+  if (bytes == shut_out_) return;
+  shut_out_ = std::move(bytes);
+  for (const auto& [node, session] : agents_) {
+    if (session->knows_shut_out) session->stream().Send(shut_out_);
+  }
 }
 
 }  // namespace vrun::control

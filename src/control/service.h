@@ -18,6 +18,7 @@
 #include "base/io/event_loop.h"
 #include "base/thread/mutex.h"
 #include "control/duties/node_timeouts.h"
+#include "control/ops/join.h"
 #include "control/state/state.h"
 #include "control/store/store.h"
 #include "people/members.h"
@@ -35,12 +36,14 @@ class Service {
   ~Service();
 
   // Before Start. Who may call, and how others get a certificate. `members` outlives the service; `authority`:
-  // directory of ca.pem and ca.key, "": this controller makes no certificates.
-  void UseMembers(const people::Members* members, std::string authority);
+  // its directory is "" if this controller makes no certificates.
+  void UseMembers(const people::Members* members, Authority authority);
   // State thread. Reads the store and starts to serve. Returns the port.
   Result<int> Start(const std::string& listen, const rpc::Credentials& credentials);
   // State thread. Replaces all but the weights (scheduler_config.h) from the next batch on.
   void Configure(SchedulerConfig config);
+  // All that is served, as "/vrun.v1.Control/Get". After Start.
+  std::vector<std::string> calls() const { return server_->methods(); }
 
  private:
   class AgentSession;
@@ -91,8 +94,11 @@ class Service {
   void ArmWake();
 
   template <typename Request, typename Reply>
-  void ServeUnary(const std::string& method, Result<Reply> (*op)(State&, const rpc::Peer&, const Request&),
-                  const std::vector<std::string>& roles = {"home"});
+  void ServeUnary(const std::string& method, Result<Reply> (*op)(State&, const rpc::Peer&, const Request&));
+  void ServeStreams();
+  void ServePeople();
+  // Who may call at all, and not too often. Any thread.
+  Status Admit(const rpc::Peer& peer);
   template <typename Reply>
   void Audit(const rpc::Peer& peer, const AuditedAct& act, const Result<Reply>& answer);
   void OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::string bytes);
@@ -100,12 +106,14 @@ class Service {
   void OnWatchMessage(const std::shared_ptr<WatchSession>& session, std::string bytes);
   void SweepLeases();
   void EndRevoked();
+  void TellShutOut();
 
   const people::Members* members_ = nullptr;
-  std::string authority_;
+  Authority authority_;
   EventLoop* const loop_;
   Store* const store_;
   State state_;
+  CallLimiter limiter_;
   NodeTimeoutDuty leases_;
   bool broken_ = true;                  // the state does not match the store
   EventLoop::TimerId wake_ = 0;         // the scheduler's next wake-up
@@ -116,6 +124,7 @@ class Service {
   std::vector<Work> inbox_;  // guarded by mu_
 
   std::map<std::string, std::shared_ptr<AgentSession>> agents_;  // registered nodes, by name
+  std::string shut_out_;                                         // serialized v1.ShutOut, as nodes were told last
   Sessions<AgentSession> agent_sessions_;
   Sessions<WatchSession> watch_sessions_;
   std::map<uint64_t, std::set<WatchSession*>> watchers_;  // by job

@@ -9,6 +9,7 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/hash/digest.h"
+#include "identity/renewal.h"
 #include "people/members.h"
 #include "proto/people.pb.h"
 #include "rpc/rpc.h"
@@ -46,6 +47,7 @@ Result<Joined> Join(const JoinOptions& options) {
   request.set_secret(token.secret);
   request.set_request(made.request);
   request.set_role(options.role);
+  request.set_renews(true);
   request.set_name(options.name.empty() ? people::MachineName() : options.name);
   VRUN_ASSIGN(const v1::JoinReply reply, Ask(token.controller, ca, request));
   VRUN_TRY(rpc::SaveCredentials(options.directory, reply.name(), {ca, reply.certificate(), made.key}));
@@ -92,6 +94,10 @@ int BecomeNode(const std::string& token, node::AgentOptions* options) {
     if (options->pool.empty()) options->pool = joined->pool;
   }
   if (options->pool.empty()) options->pool = "local";
+  if (const Status renewed = identity::RenewIfEnded({options->pki_directory, options->name, options->controller});
+      !renewed) {
+    std::fprintf(stderr, "vrund node: certificate: %s\n", renewed.error().message().c_str());
+  }
   if (options->controller.empty() || options->name.empty()) {
     return fail("--controller and --name are missing: give both, or a token with --join (`vctl node token` makes one)");
   }

@@ -56,6 +56,12 @@ int main(int argc, char** argv) {
       ->required();
   controller_app->add_option("--authority", controller.authority,
                              "directory of ca.pem and ca.key, for machines that join by a token");
+  controller_app
+      ->add_option("--certificate-seconds", controller.certificate_seconds,
+                   "how long the certificates of such machines are good; they renew them at half of it")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{4}, int64_t{365} * 24 * 3600))
+      ->envname("VRUN_CERTIFICATE_SECONDS");
   controller_app->add_option("--door", controller.door,
                              "socket at which the users of this machine get a token each; needs --authority");
   controller_app->add_option("--pool", controller.pools,

@@ -33,6 +33,7 @@
 #include "home/links/controller_client.h"
 #include "home/links/home_id.h"
 #include "home/links/node_links.h"
+#include "home/links/shut_out.h"
 #include "home/pack/digest_cache.h"
 #include "home/root/root_files.h"
 #include "home/root/root_tree.h"
@@ -51,6 +52,7 @@
 #include "home/serve/content_server.h"
 #include "home/serve/live_writes.h"
 #include "home/streams/log_spool.h"
+#include "identity/renewal.h"
 #include "jobs/gang.h"
 #include "rpc/credentials.h"
 
@@ -60,7 +62,8 @@ namespace {
 // Where a node on this machine stores its cache and tasks; never part of a root.
 constexpr const char* kNodeState = "/var/lib/vrun";
 constexpr std::chrono::milliseconds kEndingPause{20};
-constexpr int64_t kEndingMicros = 8'000'000;  // how long the previous home may take to exit
+constexpr int64_t kLookAgainMicros = 60'000'000;  // between two tries to renew a certificate that has ended
+constexpr int64_t kEndingMicros = 8'000'000;      // how long the previous home may take to exit
 
 void TellReady(int fd, const std::string& line) {
   if (fd < 0) return;
@@ -163,17 +166,21 @@ Launch::Defaults DefaultsOf(const Config& config) { return {.pool = config.pool,
 class ClusterConfig {
  public:
   ClusterConfig(const Places& places, Launch::Defaults* defaults, RootTree* tree, ControllerClient* controller,
-                NodeLinks* nodes, SnapshotClient* snapshots)
-      : places_(places),
+                NodeLinks* nodes, SnapshotClient* snapshots, EventLoop* loop)
+      : loop_(loop),
+        places_(places),
         defaults_(defaults),
         tree_(tree),
         controller_(controller),
         nodes_(nodes),
-        snapshots_(snapshots) {}
+        snapshots_(snapshots),
+        shut_out_(loop, controller, nodes) {}
 
+  // When home's certificate ends; microseconds since 1970; 0: it has none.
+  int64_t certificate_ends_us() const { return ends_us_; }
   void Refresh() {
     std::string now = Stamp(places_.config_file) + Stamp(certificate_);
-    if (now == stamp_) return;
+    if (now == stamp_ && !EndedWhileAsleep()) return;
     auto config = ReadConfig(places_.config_file);
     if (!config) {
       stamp_ = now;
@@ -192,15 +199,31 @@ class ClusterConfig {
           Error(Code::kNotFound,
                 "no cluster is configured: `vctl up` makes one on this machine, `vctl login TOKEN` joins one"));
     }
+    const identity::Place place{config->credentials, config->credentials_name, config->controller};
+    if (Status renewed = identity::RenewIfEnded(place); !renewed) LogWarning("{}", renewed.error().message());
+    renewal_.emplace(loop_, place);
+    stamp_ = Stamp(places_.config_file) + Stamp(certificate_);
     auto credentials = rpc::LoadCredentials(config->credentials, config->credentials_name);
-    if (!credentials) return controller_->UseNone(credentials.error().With("credentials"));
+    if (!credentials) {
+      return controller_->UseNone(
+          Error(credentials.error().code(), credentials.error().message() + ": `vctl login` joins the cluster again"));
+    }
     nodes_->UseCredentials(*credentials);
     snapshots_->Use(config->snapshots, *credentials);
     controller_->Use(config->controller, *credentials);
+    shut_out_.Use(config->credentials);
+    const auto life = rpc::LifetimeOf(credentials->certificate);
+    ends_us_ = life ? life->until_us : 0;
     LogInfo("controller {}", Escape(config->controller));
   }
 
  private:
+  // Timers do not run while the machine sleeps, and whoever wakes it wants to work.
+  bool EndedWhileAsleep() {
+    if (ends_us_ == 0 || WallMicros() < ends_us_) return false;
+    return MonotonicMicros() - std::exchange(looked_us_, MonotonicMicros()) > kLookAgainMicros;
+  }
+
   static std::string Stamp(const std::string& path) {
     struct stat st;
     if (path.empty() || ::stat(path.c_str(), &st) != 0) return "-;";
@@ -208,12 +231,17 @@ class ClusterConfig {
            std::to_string(st.st_mtim.tv_nsec) + "." + std::to_string(st.st_size) + ";";
   }
 
+  EventLoop* const loop_;
   const Places places_;
   Launch::Defaults* const defaults_;
   RootTree* const tree_;
   ControllerClient* const controller_;
   NodeLinks* const nodes_;
   SnapshotClient* const snapshots_;
+  ShutOutFollower shut_out_;
+  std::optional<identity::Renewal> renewal_;
+  int64_t ends_us_ = 0;
+  int64_t looked_us_ = 0;  // monotonic
   std::string certificate_;
   std::string stamp_ = "never";
 };
@@ -253,7 +281,7 @@ class Home {
         nodes_(loop, &content_, home_id_),
         snapshots_(loop, &content_, &tree_, &trees_, home_id_),
         defaults_(DefaultsOf(config)),
-        cluster_(places, &defaults_, &tree_, &controller_, &nodes_, &snapshots_),
+        cluster_(places, &defaults_, &tree_, &controller_, &nodes_, &snapshots_, loop),
         roots_(&tree_, &trees_, &frozen_, &files_, &content_.tree_board()),
         run_files_(root, places.state_dir),
         withheld_(loop, &controller_, &nodes_, &run_files_),
@@ -328,6 +356,9 @@ class Home {
                   [this](const Client& client, const v1::Query& query) { admin_.Drain(client, query.drain()); });
     queries_.Pass(v1::Query::kMaintenance, [this](const Client& client, const v1::Query& query) {
       admin_.Maintain(client, query.maintenance());
+    });
+    queries_.Pass(v1::Query::kWhoAmI, [this](const Client& client, const v1::Query&) {
+      admin_.WhoAmI(client, cluster_.certificate_ends_us());
     });
     queries_.Pass(v1::Query::kSnapshot, [this](const Client& client, const v1::Query& query) {
       snapshots_.Answer(client, query.snapshot());

@@ -126,6 +126,10 @@ std::optional<v1::Member> Members::Find(const std::string& role, const std::stri
   return member;
 }
 
+bool Members::Has(const std::string& role, const std::string& name) const {
+  return IsName(role) && IsName(name) && PathExists(Place("members", role, name));
+}
+
 Result<std::vector<v1::Member>> Members::List() const {
   std::vector<v1::Member> found;
   for (const char* role : {"home", "node"}) {
@@ -153,6 +157,36 @@ bool Members::IsRevoked(const std::string& role, const std::string& name) const 
 Status Members::Admit(const std::string& role, const std::string& name) const {
   if (!IsRevoked(role, name)) return {};
   return Error(Code::kDenied, Escape(name) + ": shut out of this cluster: ask its administrator");
+}
+
+Result<v1::ShutOut> Members::ShutOutList() const {
+  v1::ShutOut list;
+  VRUN_ASSIGN(const std::vector<std::string> homes, Names(directory_ + "/revoked/home"));
+  VRUN_ASSIGN(const std::vector<std::string> nodes, Names(directory_ + "/revoked/node"));
+  list.mutable_homes()->Assign(homes.begin(), homes.end());
+  list.mutable_nodes()->Assign(nodes.begin(), nodes.end());
+  return list;
+}
+
+Result<bool> Members::Follow(const v1::ShutOut& list) const {
+  VRUN_ASSIGN(const v1::ShutOut here, ShutOutList());
+  bool changed = false;
+  const auto follow = [&](const char* role, const auto& wanted, const auto& there) -> Status {
+    for (const std::string& name : wanted) {
+      if (std::find(there.begin(), there.end(), name) != there.end()) continue;
+      VRUN_TRY(Revoke(role, name));
+      changed = true;
+    }
+    for (const std::string& name : there) {
+      if (std::find(wanted.begin(), wanted.end(), name) != wanted.end()) continue;
+      (void)::unlink(Place("revoked", role, name).c_str());
+      changed = true;
+    }
+    return {};
+  };
+  VRUN_TRY(follow("home", list.homes(), here.homes()));
+  VRUN_TRY(follow("node", list.nodes(), here.nodes()));
+  return changed;
 }
 
 void Members::Audit(AuditEntry entry) const {

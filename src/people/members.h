@@ -6,6 +6,7 @@
 //   invitations/DIGEST   an Invitation; the digest is of the token's secret, so the directory gives no token away
 //   members/ROLE/NAME    a Member
 //   revoked/ROLE/NAME    empty; NAME of a home is USER@HOST, or USER for all of his machines
+// Nodes and homes have such a directory too, with nothing but `revoked`: what the controller told them last.
 // Certificates that were made by hand (`vrund pki`) have no member: they are bound to nothing, and can be revoked.
 #pragma once
 
@@ -37,6 +38,7 @@ class Members {
 
   Status Add(const v1::Member& member) const;  // replaces
   std::optional<v1::Member> Find(const std::string& role, const std::string& name) const;
+  bool Has(const std::string& role, const std::string& name) const;  // a lookup of a file
   // Ordered by role and name.
   Result<std::vector<v1::Member>> List() const;
 
@@ -45,6 +47,11 @@ class Members {
   bool IsRevoked(const std::string& role, const std::string& name) const;
   // kDenied, with what to do, for somebody who was shut out. Two lookups of a file.
   Status Admit(const std::string& role, const std::string& name) const;
+  // All that were shut out, ordered.
+  Result<v1::ShutOut> ShutOutList() const;
+  // On a node or at home, in a directory of its own: makes this list the one here. Returns whether that changed
+  // anything.
+  Result<bool> Follow(const v1::ShutOut& list) const;
 
   // The cluster's audit log (people/audit.h).
   std::string audit_file() const { return directory_ + "/audit"; }

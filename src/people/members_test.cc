@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
@@ -107,6 +108,21 @@ TEST_F(MembersTest, WhoIsShutOutStaysOut) {
     EXPECT_FALSE(members_.Admit("home", name)) << name;
     EXPECT_FALSE(members_.Revoke("home", name)) << name;
   }
+}
+
+TEST_F(MembersTest, AnotherMachineFollowsTheListOfThoseWhoWereShutOut) {
+  const Members there(::testing::TempDir() + "/follows-" + std::to_string(::getpid()));
+  ASSERT_TRUE(members_.Revoke("home", "anna@laptop"));
+  ASSERT_TRUE(members_.Revoke("node", "n1"));
+  EXPECT_TRUE(there.Follow(*members_.ShutOutList()).value());
+  EXPECT_FALSE(there.Follow(*members_.ShutOutList()).value());
+  EXPECT_TRUE(there.IsRevoked("home", "anna@laptop"));
+  EXPECT_TRUE(there.IsRevoked("node", "n1"));
+  v1::ShutOut evil;
+  evil.add_nodes("../../x");
+  EXPECT_FALSE(there.Follow(evil));
+  EXPECT_TRUE(there.Follow({}).value());
+  EXPECT_FALSE(there.IsRevoked("node", "n1"));
 }
 
 TEST_F(MembersTest, MembersAreListed) {

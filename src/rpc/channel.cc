@@ -13,6 +13,7 @@
 #include "rpc/internal.h"
 #include "rpc/poller.h"
 #include "rpc/stream_core.h"
+#include "rpc/tls.h"
 
 namespace vrun::rpc {
 namespace {
@@ -246,13 +247,12 @@ class GrpcChannel final : public Channel {
 }  // namespace
 
 Result<std::unique_ptr<Channel>> Channel::Dial(const std::string& address, const Credentials& mine,
-                                               const std::string& peer) {
+                                               const std::string& peer, std::function<bool(const Peer&)> admit) {
   PrepareGrpc();
-  if (!mine.certificate.empty() || !mine.key.empty()) VRUN_TRY(CheckCredentials(mine));
-  grpc::SslCredentialsOptions tls;
-  tls.pem_root_certs = mine.ca;
-  tls.pem_cert_chain = mine.certificate;
-  tls.pem_private_key = mine.key;
+  Credentials now = mine;
+  if (!mine.certificate.empty() || !mine.key.empty()) {
+    VRUN_ASSIGN(now, ReadAgain(mine));
+  }
 
   grpc::ChannelArguments args;
   args.SetSslTargetNameOverride(peer + ".vrun");
@@ -275,7 +275,7 @@ Result<std::unique_ptr<Channel>> Channel::Dial(const std::string& address, const
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, kEstimateWindow);
   args.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytes);
 
-  auto channel = grpc::CreateCustomChannel(address, grpc::SslCredentials(tls), args);
+  auto channel = grpc::CreateCustomChannel(address, ClientTls(now, peer, std::move(admit)), args);
   return std::unique_ptr<Channel>(std::make_unique<GrpcChannel>(address, peer, std::move(channel)));
 }
 

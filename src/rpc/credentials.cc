@@ -13,8 +13,10 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <ctime>
 #include <memory>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/escape.h"
@@ -39,7 +41,8 @@ using RequestPtr = std::unique_ptr<X509_REQ, Freer<X509_REQ_free>>;
 using StorePtr = std::unique_ptr<X509_STORE, Freer<X509_STORE_free>>;
 using StoreContextPtr = std::unique_ptr<X509_STORE_CTX, Freer<X509_STORE_CTX_free>>;
 
-constexpr int kAuthorityDays = 3650;
+constexpr int64_t kDaySeconds = 24 * 3600;
+constexpr int64_t kAuthorityDays = 3650;
 // Certificates must be valid on machines whose clock is this much behind.
 constexpr int64_t kClockSkewSeconds = 3600;
 
@@ -112,18 +115,23 @@ bool IsSignedBy(X509* cert, X509* ca) {
   return fine;
 }
 
-bool HasIdentity(X509* cert, const std::string& uri) {
+std::vector<std::string> UrisOf(X509* cert) {
   auto* names = static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(cert, NID_subject_alt_name, nullptr, nullptr));
-  bool found = false;
+  std::vector<std::string> found;
   for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names); ++i) {
     const GENERAL_NAME* n = sk_GENERAL_NAME_value(names, i);
     if (n->type != GEN_URI) continue;
     const ASN1_IA5STRING* text = n->d.uniformResourceIdentifier;
-    found |= std::string_view(reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
-                              static_cast<size_t>(ASN1_STRING_length(text))) == uri;
+    found.emplace_back(reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
+                       static_cast<size_t>(ASN1_STRING_length(text)));
   }
   GENERAL_NAMES_free(names);
   return found;
+}
+
+bool HasIdentity(X509* cert, const std::string& uri) {
+  const std::vector<std::string> uris = UrisOf(cert);
+  return std::find(uris.begin(), uris.end(), uri) != uris.end();
 }
 
 Status AddExtension(X509* cert, X509* issuer, int nid, const std::string& value) {
@@ -135,7 +143,7 @@ Status AddExtension(X509* cert, X509* issuer, int nid, const std::string& value)
   return {};
 }
 
-Result<CertPtr> NewCertificate(EVP_PKEY* key, const std::string& common_name, int days, X509* issuer) {
+Result<CertPtr> NewCertificate(EVP_PKEY* key, const std::string& common_name, int64_t seconds, X509* issuer) {
   CertPtr cert(X509_new());
   if (!cert) return SslError("make certificate");
   unsigned char serial[16];
@@ -150,7 +158,8 @@ Result<CertPtr> NewCertificate(EVP_PKEY* key, const std::string& common_name, in
   X509_NAME* subject = X509_get_subject_name(cert.get());
   fine = fine && X509_set_version(cert.get(), 2) == 1 &&
          X509_gmtime_adj(X509_getm_notBefore(cert.get()), -kClockSkewSeconds) != nullptr &&
-         X509_time_adj_ex(X509_getm_notAfter(cert.get()), days, 0, nullptr) != nullptr &&
+         X509_time_adj_ex(X509_getm_notAfter(cert.get()), static_cast<int>(seconds / kDaySeconds),
+                          static_cast<long>(seconds % kDaySeconds), nullptr) != nullptr &&
          X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8, reinterpret_cast<const unsigned char*>(cn.data()),
                                     static_cast<int>(cn.size()), -1, 0) == 1 &&
          X509_set_issuer_name(cert.get(), issuer ? X509_get_subject_name(issuer) : subject) == 1 &&
@@ -202,10 +211,10 @@ Result<Authority> LoadAuthority(const std::string& directory) {
 }
 
 Result<CertPtr> IssueFor(EVP_PKEY* key, const Authority& authority, const std::string& role, const std::string& name,
-                         int days) {
+                         int64_t seconds) {
   const std::string uri = "vrun://" + role + "/" + name;
   X509* ca = authority.cert.get();
-  VRUN_ASSIGN(CertPtr cert, NewCertificate(key, uri, days, ca));
+  VRUN_ASSIGN(CertPtr cert, NewCertificate(key, uri, seconds, ca));
   VRUN_TRY(AddExtension(cert.get(), ca, NID_basic_constraints, "critical,CA:FALSE"));
   VRUN_TRY(AddExtension(cert.get(), ca, NID_key_usage, "critical,digitalSignature"));
   VRUN_TRY(AddExtension(cert.get(), ca, NID_ext_key_usage, "serverAuth,clientAuth"));
@@ -213,6 +222,18 @@ Result<CertPtr> IssueFor(EVP_PKEY* key, const Authority& authority, const std::s
   VRUN_TRY(AddExtension(cert.get(), ca, NID_authority_key_identifier, "keyid"));
   if (X509_sign(cert.get(), authority.key.get(), EVP_sha256()) == 0) return SslError("sign certificate");
   return cert;
+}
+
+// Whoever made it has its key.
+Result<RequestPtr> ReadRequest(const std::string& pem) {
+  BioPtr bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  RequestPtr request(bio ? PEM_read_bio_X509_REQ(bio.get(), nullptr, nullptr, nullptr) : nullptr);
+  EVP_PKEY* key = request ? X509_REQ_get0_pubkey(request.get()) : nullptr;
+  const bool fine = key != nullptr && EVP_PKEY_get_base_id(key) == EVP_PKEY_EC && EVP_PKEY_get_bits(key) >= 256 &&
+                    X509_REQ_verify(request.get(), key) == 1;
+  ERR_clear_error();
+  if (!fine) return Error(Code::kInvalid, "the request for a certificate is none of an elliptic curve's key");
+  return request;
 }
 
 bool IsIdentity(const std::string& role, const std::string& name) {
@@ -266,7 +287,7 @@ Status EnsureAuthority(const std::string& directory) {
     name += "0123456789abcdef"[c >> 4];
     name += "0123456789abcdef"[c & 15];
   }
-  VRUN_ASSIGN(CertPtr cert, NewCertificate(key.get(), name, kAuthorityDays, nullptr));
+  VRUN_ASSIGN(CertPtr cert, NewCertificate(key.get(), name, kAuthorityDays * kDaySeconds, nullptr));
   VRUN_TRY(AddExtension(cert.get(), cert.get(), NID_basic_constraints, "critical,CA:TRUE,pathlen:0"));
   VRUN_TRY(AddExtension(cert.get(), cert.get(), NID_key_usage, "critical,keyCertSign,cRLSign"));
   VRUN_TRY(AddExtension(cert.get(), cert.get(), NID_subject_key_identifier, "hash"));
@@ -296,7 +317,7 @@ Status EnsureCertificate(const std::string& authority_directory, const std::stri
 
   KeyPtr key(EVP_EC_gen("P-256"));
   if (!key) return SslError("make key");
-  VRUN_ASSIGN(CertPtr cert, IssueFor(key.get(), authority, role, name, days));
+  VRUN_ASSIGN(CertPtr cert, IssueFor(key.get(), authority, role, name, days * kDaySeconds));
   VRUN_ASSIGN(std::string key_pem, KeyToPem(key.get()));
   VRUN_ASSIGN(std::string cert_pem, CertToPem(cert.get()));
   VRUN_TRY(WriteFileAtomic(base + ".key", key_pem, 0600));
@@ -305,6 +326,15 @@ Status EnsureCertificate(const std::string& authority_directory, const std::stri
 
 Result<CertificateRequest> NewRequest() {
   KeyPtr key(EVP_EC_gen("P-256"));
+  if (!key) return SslError("make key");
+  CertificateRequest made;
+  VRUN_ASSIGN(made.key, KeyToPem(key.get()));
+  VRUN_ASSIGN(made.request, NewRequestFor(made.key));
+  return made;
+}
+
+Result<std::string> NewRequestFor(const std::string& key_pem) {
+  KeyPtr key = KeyFromPem(key_pem);
   RequestPtr request(X509_REQ_new());
   if (!key || !request || X509_REQ_set_pubkey(request.get(), key.get()) != 1 ||
       X509_REQ_sign(request.get(), key.get(), EVP_sha256()) == 0) {
@@ -312,25 +342,46 @@ Result<CertificateRequest> NewRequest() {
   }
   BioPtr bio(BIO_new(BIO_s_mem()));
   if (!bio || PEM_write_bio_X509_REQ(bio.get(), request.get()) != 1) return SslError("encode request");
-  CertificateRequest made;
-  VRUN_ASSIGN(made.request, BioText(bio.get()));
-  VRUN_ASSIGN(made.key, KeyToPem(key.get()));
-  return made;
+  return BioText(bio.get());
 }
 
 Result<std::string> SignRequest(const std::string& authority_directory, const std::string& request_pem,
-                                const std::string& role, const std::string& name, int days) {
+                                const std::string& role, const std::string& name, int64_t seconds) {
   VRUN_TRY(CheckIdentity(role, name));
   VRUN_ASSIGN(Authority authority, LoadAuthority(authority_directory));
-  BioPtr bio(BIO_new_mem_buf(request_pem.data(), static_cast<int>(request_pem.size())));
-  RequestPtr request(bio ? PEM_read_bio_X509_REQ(bio.get(), nullptr, nullptr, nullptr) : nullptr);
-  EVP_PKEY* key = request ? X509_REQ_get0_pubkey(request.get()) : nullptr;
-  const bool fine = key != nullptr && EVP_PKEY_get_base_id(key) == EVP_PKEY_EC && EVP_PKEY_get_bits(key) >= 256 &&
-                    X509_REQ_verify(request.get(), key) == 1;
-  ERR_clear_error();
-  if (!fine) return Error(Code::kInvalid, "the request for a certificate is none of an elliptic curve's key");
-  VRUN_ASSIGN(CertPtr cert, IssueFor(key, authority, role, name, days));
+  VRUN_ASSIGN(const RequestPtr request, ReadRequest(request_pem));
+  EVP_PKEY* key = X509_REQ_get0_pubkey(request.get());
+  VRUN_ASSIGN(CertPtr cert, IssueFor(key, authority, role, name, seconds));
   return CertToPem(cert.get());
+}
+
+Result<Holder> HolderOf(const std::string& authority_directory, const std::string& certificate,
+                        const std::string& request_pem) {
+  const Error none(Code::kDenied, "this is no certificate of this cluster: ask for a new token");
+  VRUN_ASSIGN(const std::string ca_pem, ReadFile(authority_directory + "/ca.pem"));
+  const CertPtr ca = CertFromPem(ca_pem), cert = CertFromPem(certificate);
+  if (!ca || !cert || !IsSignedBy(cert.get(), ca.get())) return none;
+  std::vector<std::string> uris = UrisOf(cert.get());
+  Peer peer;
+  if (uris.size() != 1 || !ParseIdentity(uris[0], &peer)) return none;
+  VRUN_ASSIGN(const RequestPtr request, ReadRequest(request_pem));
+  const bool same = EVP_PKEY_eq(X509_REQ_get0_pubkey(request.get()), X509_get0_pubkey(cert.get())) == 1;
+  ERR_clear_error();
+  if (!same) return Error(Code::kDenied, "the request is of another key than the certificate");
+  return Holder{peer.role, peer.name, SecondsLeft(cert.get())};
+}
+
+Result<Lifetime> LifetimeOf(const std::string& certificate) {
+  const CertPtr cert = CertFromPem(certificate);
+  if (!cert) return Error(Code::kCorrupt, "the certificate does not parse: create it again");
+  const int64_t left = SecondsLeft(cert.get()), life = LifeSeconds(cert.get()) - kClockSkewSeconds;
+  const int64_t until = WallMicros() + left * 1'000'000;
+  return Lifetime{until - life * 1'000'000, until};
+}
+
+Status SaveCertificate(const std::string& directory, const std::string& name, const std::string& certificate) {
+  VRUN_ASSIGN(UniqueFd lock, LockDirectory(directory));
+  return WriteFileAtomic(directory + "/" + name + ".pem", certificate, 0644);
 }
 
 Status SaveCredentials(const std::string& directory, const std::string& name, const Credentials& credentials) {
@@ -347,6 +398,8 @@ Result<Credentials> LoadCredentials(const std::string& directory, const std::str
   VRUN_ASSIGN(credentials.ca, ReadFile(directory + "/ca.pem"));
   VRUN_ASSIGN(credentials.certificate, ReadFile(base + ".pem"));
   VRUN_ASSIGN(credentials.key, ReadFile(base + ".key"));
+  credentials.directory = directory;
+  credentials.name = name;
   if (auto fine = CheckCredentials(credentials); !fine) return fine.error().With("credentials " + Escape(base));
   return credentials;
 }

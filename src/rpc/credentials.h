@@ -5,6 +5,7 @@
 // the DNS name ROLE.vrun, which clients check instead of a host name. Keys are EC P-256, files 0600, directory 0700.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "base/hash/digest.h"
@@ -17,6 +18,11 @@ struct Credentials {
   std::string ca;
   std::string certificate;
   std::string key;
+  // Where they were read (LoadCredentials). Connections that are made later use what is there then, because a
+  // certificate is renewed while its process runs; its key stays. "": they are used as they are.
+  std::string directory = {};
+  std::string name = {};
+  std::string base() const { return directory + "/" + name; }
 };
 
 // Creates a CA in `directory` (ca.pem, ca.key) unless there is one. kDenied when a key's mode is too open.
@@ -33,11 +39,26 @@ struct CertificateRequest {
   std::string request;
 };
 Result<CertificateRequest> NewRequest();
+// The same for a key that is there already.
+Result<std::string> NewRequestFor(const std::string& key);
 // The certificate (PEM) of the request's key for this role and name, whatever the request itself says.
 Result<std::string> SignRequest(const std::string& authority, const std::string& request, const std::string& role,
-                                const std::string& name, int days);
+                                const std::string& name, int64_t seconds);
+// Whose certificate this is. kDenied: it is not from this authority, or whoever made the request has not its key.
+struct Holder {
+  std::string role, name;
+  int64_t seconds_left = 0;  // negative: it ended so long ago
+};
+Result<Holder> HolderOf(const std::string& authority, const std::string& certificate, const std::string& request);
+// Microseconds since 1970. `from`: when it was made.
+struct Lifetime {
+  int64_t from_us = 0, until_us = 0;
+};
+Result<Lifetime> LifetimeOf(const std::string& certificate);
 // Writes ca.pem, NAME.pem and NAME.key.
 Status SaveCredentials(const std::string& directory, const std::string& name, const Credentials& credentials);
+// Replaces only NAME.pem, by a certificate of the same key.
+Status SaveCertificate(const std::string& directory, const std::string& name, const std::string& certificate);
 
 // What tells an authority from others, in a text that a person may copy.
 Digest AuthorityDigest(const std::string& ca_pem);

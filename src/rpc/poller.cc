@@ -48,6 +48,13 @@ void CallSet::AbortAll() {
   for (CountedCall* call : calls_) call->Abort();
 }
 
+void CallSet::AbortIf(const std::function<bool(const CountedCall*)>& which) {
+  MutexLock lock(mu_);
+  for (CountedCall* call : calls_) {
+    if (which(call)) call->Abort();
+  }
+}
+
 void CallSet::WaitEmpty() {
   MutexLock lock(mu_);
   empty_.wait(lock, [this]() VRUN_REQUIRES(mu_) { return calls_.empty(); });

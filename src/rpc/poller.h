@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <unordered_set>
@@ -86,6 +87,7 @@ class CallSet {
   void Add(CountedCall* call);
   void Remove(CountedCall* call);  // after its last callback
   void AbortAll();
+  void AbortIf(const std::function<bool(const CountedCall*)>& which);
   void WaitEmpty();
 
  private:

@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "rpc/credentials.h"
@@ -51,6 +52,13 @@ class Stream {
   virtual void Cancel(Error reason) = 0;
 };
 
+// The other side, from its verified certificate.
+struct Peer {
+  std::string role;     // "home", "node", "controller"
+  std::string name;     // user@host for a home, the node's name for a node
+  std::string address;  // of a caller
+};
+
 // A client's own connection (two Dials share nothing). Reconnects automatically with a back-off of 50 ms to 2 s;
 // keepalive detects a silent peer within about 10 s. While disconnected, calls and streams fail with kUnavailable after
 // the connection attempt in progress.
@@ -59,8 +67,10 @@ class Channel {
   // `peer` is the role that the other side's certificate must have ("controller", "node"). Connects in the background.
   // An error means that our certificate is unusable (expired, not from this CA, key does not match). With neither
   // certificate nor key, only what the server opens to strangers can be called.
+  // `admit`: asked about the other side of each new connection; false ends it. Any thread.
   static Result<std::unique_ptr<Channel>> Dial(const std::string& address, const Credentials& mine,
-                                               const std::string& peer);
+                                               const std::string& peer,
+                                               std::function<bool(const Peer&)> admit = nullptr);
   // Before the destructor returns, unfinished calls are answered and open streams closed with kAborted; Stream objects
   // stay valid.
   virtual ~Channel() = default;
@@ -74,13 +84,6 @@ class Channel {
   // Whether the last connection attempt failed. Calls then fail at once until the next attempt, up to 2 s later. A
   // caller who expects the other side to be back should Dial again.
   virtual bool failing() const = 0;
-};
-
-// The caller, from the verified client certificate.
-struct Peer {
-  std::string role;  // "home", "node", "controller"
-  std::string name;  // user@host for a home, the node's name for a node
-  std::string address;
 };
 
 class Server {
@@ -101,8 +104,13 @@ class Server {
   virtual void Streaming(const std::string& method, StreamHandler handler) = 0;
   // A unary method for callers without a certificate; their Peer has no role and no name.
   virtual void Stranger(const std::string& method, UnaryHandler handler) = 0;
-  // Asked at the beginning of each call of a caller with a certificate; an error refuses the call. Any thread.
+  // Asked at the beginning of each call of a caller with a certificate, before its request is read; an error refuses
+  // the call. Any thread.
   virtual void Admit(std::function<Status(const Peer&)> admit) = 0;
+  // Cancels the open calls of callers for whom this is true. Any thread, not from within a callback.
+  virtual void EndCalls(const std::function<bool(const Peer&)>& of) = 0;
+  // All methods, in alphabetical order.
+  virtual std::vector<std::string> methods() const = 0;
   // `address` is host:port; port 0 picks one. Returns the port in use. Refuses clients without a certificate from this
   // CA that names a role, in all methods but those of Stranger.
   virtual Result<int> Start(const std::string& address) = 0;

@@ -8,8 +8,10 @@
 #include <netdb.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "base/escape.h"
 #include "base/thread/mutex.h"
@@ -17,6 +19,7 @@
 #include "rpc/internal.h"
 #include "rpc/poller.h"
 #include "rpc/stream_core.h"
+#include "rpc/tls.h"
 
 namespace vrun::rpc {
 namespace {
@@ -85,6 +88,8 @@ class ServerCall final : public CountedCall, public StreamCore::Transport {
  public:
   ServerCall(GrpcServer* server, grpc::AsyncGenericService* service, grpc::ServerCompletionQueue* queue);
   void Abort() override { context_.TryCancel(); }
+  // Null: it has none, or the call has not begun.
+  const Peer* peer() const { return known_.load(std::memory_order_acquire) ? &peer_ : nullptr; }
 
   void StartRead() override {
     Begin();
@@ -120,7 +125,7 @@ class ServerCall final : public CountedCall, public StreamCore::Transport {
 
   void OnAccepted(bool ok);
   void Dispatch();
-  void DispatchUnary(const Server::UnaryHandler* handler, Peer peer);
+  void DispatchUnary(const Server::UnaryHandler* handler);
   void ServeUnary(bool ok);
   void FinishUnary(Result<std::string> answer) {
     if (!answer) return CloseOut(answer.error());
@@ -163,6 +168,7 @@ class ServerCall final : public CountedCall, public StreamCore::Transport {
   const std::shared_ptr<StreamCore> core_ = std::make_shared<StreamCore>(StreamCore::Side::kServer, this);
   const Server::UnaryHandler* unary_ = nullptr;  // for a unary call
   Peer peer_;
+  std::atomic<bool> known_ = false;  // peer_ is set, and changes no more
   grpc::ByteBuffer read_;
   grpc::ByteBuffer write_;
   MemberTag<ServerCall, &ServerCall::OnAccepted> accepted_tag_{this};
@@ -194,18 +200,24 @@ class GrpcServer final : public Server {
   void Streaming(const std::string& method, StreamHandler handler) override { streaming_[method] = std::move(handler); }
   void Stranger(const std::string& method, UnaryHandler handler) override { strangers_[method] = std::move(handler); }
   void Admit(std::function<Status(const Peer&)> admit) override { admit_ = std::move(admit); }
+  void EndCalls(const std::function<bool(const Peer&)>& of) override {
+    calls_.AbortIf([&](const CountedCall* call) {
+      const Peer* peer = static_cast<const ServerCall*>(call)->peer();
+      return peer != nullptr && of(*peer);
+    });
+  }
+  std::vector<std::string> methods() const override {
+    std::set<std::string> names;
+    for (const auto* handlers : {&unary_, &strangers_}) {
+      for (const auto& [name, handler] : *handlers) names.insert(name);
+    }
+    for (const auto& [name, handler] : streaming_) names.insert(name);
+    return {names.begin(), names.end()};
+  }
 
   Result<int> Start(const std::string& address) override {
-    VRUN_TRY(CheckCredentials(mine_));
+    VRUN_ASSIGN(const Credentials now, ReadAgain(mine_));
     VRUN_TRY(ProbeAddress(address));
-    // With a method for strangers PeerOf refuses a caller without a certificate, not TLS.
-    grpc::SslServerCredentialsOptions tls(strangers_.empty()
-                                              ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
-                                              : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
-    tls.pem_root_certs = mine_.ca;
-    // The authority's own certificate is for those who know only its digest (FetchAuthority).
-    tls.pem_key_cert_pairs.push_back({mine_.key, mine_.certificate + (strangers_.empty() ? "" : mine_.ca)});
-
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
     builder.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -221,7 +233,7 @@ class GrpcServer final : public Server {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, kEstimateWindow);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytes);
     int port = 0;
-    builder.AddListeningPort(address, grpc::SslServerCredentials(tls), &port);
+    builder.AddListeningPort(address, ServerTls(now, !strangers_.empty()), &port);
     builder.RegisterAsyncGenericService(&service_);
     auto queue = builder.AddCompletionQueue();
     queue_ = queue.get();
@@ -290,25 +302,25 @@ void ServerCall::OnAccepted(bool ok) {
 void ServerCall::Dispatch() {
   Begin();  // finished_: a thread that is about to write or to end the call does not find it deleted
   if (const Server::UnaryHandler* handler = server_->FindStranger(context_.method())) {
-    return DispatchUnary(handler, Peer{"", "", context_.peer()});
+    peer_ = Peer{"", "", context_.peer()};
+    return DispatchUnary(handler);
   }
   Result<Peer> peer = PeerOf(context_);
   if (!peer) return core_->Refuse(std::move(peer).error());
-  if (Status admitted = server_->Admits(*peer); !admitted) return core_->Refuse(std::move(admitted).error());
-  if (const Server::UnaryHandler* handler = server_->FindUnary(context_.method())) {
-    return DispatchUnary(handler, *std::move(peer));
-  }
+  peer_ = *std::move(peer);
+  known_.store(true, std::memory_order_release);
+  if (Status admitted = server_->Admits(peer_); !admitted) return core_->Refuse(std::move(admitted).error());
+  if (const Server::UnaryHandler* handler = server_->FindUnary(context_.method())) return DispatchUnary(handler);
   if (const Server::StreamHandler* accept = server_->FindStreaming(context_.method())) {
-    Result<Stream::Handler*> handler = (*accept)(*peer, MakeStream(core_));
+    Result<Stream::Handler*> handler = (*accept)(peer_, MakeStream(core_));
     return handler ? core_->Start(*handler) : core_->Refuse(std::move(handler).error());
   }
   core_->Refuse(Error(Code::kUnsupported, "method " + Escape(context_.method()) +
                                               ": not served here: the other side may be a newer version"));
 }
 
-void ServerCall::DispatchUnary(const Server::UnaryHandler* handler, Peer peer) {
+void ServerCall::DispatchUnary(const Server::UnaryHandler* handler) {
   unary_ = handler;
-  peer_ = std::move(peer);
   {
     MutexLock lock(link_->mu);
     link_->call = this;

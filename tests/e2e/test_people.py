@@ -100,7 +100,7 @@ def test_tokens_that_are_none(team):
     eve.run("vctl", "login", good, check=True)   # none of that used it up
     for words in [("user",), ("user", "add"), ("user", "add", "a@b"), ("user", "grow", "x"), ("user", "add", "x", "y"),
                   ("user", "add", "x", "--for", "0"), ("user", "add", "x", "--controller", "nowhere"), ("node",), ("node", "token", "x"),
-                  ("node", "token", "--gpus", "many"), ("node", "revoke"), ("login",), ("login", "a", "b")]:
+                  ("node", "token", "--gpus", "many"), ("node", "revoke"), ("login", "a", "b")]:
         said = c.run("vctl", *words)
         assert said.returncode == 2 and said.stderr.startswith("vctl"), (words, said.stderr)
     assert c.run("vctl", "user", "add", "../x").returncode == 1

@@ -232,7 +232,7 @@ Result<int> RunAdmin(const CtlInvocation& invocation) {
 // --- vctl login
 
 Status CheckLogin(const CtlInvocation& invocation) {
-  if (invocation.words.operands.size() == 1) return {};
+  if (invocation.words.operands.size() <= 1) return {};
   return Error(Code::kInvalid, "write one token, as `vctl user add` prints it, or - to read it from stdin");
 }
 
@@ -246,13 +246,25 @@ Result<std::string> TokenOf(const std::string& word) {
   return token.substr(0, token.find_first_of(" \t\r\n"));
 }
 
+// By the token, or without one through the door of this machine's cluster.
+Result<LoggedIn> LogInBy(const CtlInvocation& invocation, const Places& places) {
+  if (!invocation.words.operands.empty()) {
+    VRUN_ASSIGN(const std::string token, TokenOf(invocation.words.operands[0]));
+    return LogIn(places, token, invocation.Value(kName).value_or(""));
+  }
+  VRUN_ASSIGN(const std::optional<LoggedIn> here, LogInHere(places));
+  if (here) return *here;
+  return Error(Code::kNotFound,
+               "this machine has no cluster that takes its users: write a token, as `vctl user add` "
+               "prints it");
+}
+
 Result<int> RunLogin(const CtlInvocation& invocation) {
-  VRUN_ASSIGN(const std::string token, TokenOf(invocation.words.operands[0]));
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
   if (FindController(home.places())) {
     return Error(Code::kExists, "this user has a cluster of his own here: set VRUN_DIR to another directory");
   }
-  VRUN_ASSIGN(const LoggedIn logged_in, LogIn(home.places(), token, invocation.Value(kName).value_or("")));
+  VRUN_ASSIGN(const LoggedIn logged_in, LogInBy(invocation, home.places()));
   if (invocation.json()) {
     JsonWriter json;
     json.BeginObject().Key("schema").Int(kJsonSchema).Key("controller").String(logged_in.controller);
@@ -278,7 +290,8 @@ const CtlCommand kCtlAdmin{
     "admin",    "audit", "who changed what on this machine's controller, when, from where", {}, Completes::kNothing,
     CheckAdmin, RunAdmin};
 const CtlCommand kCtlLogin{
-    "login",    "TOKEN", "use the cluster of a token of `vctl user add`", kLoginOptions, Completes::kNothing,
-    CheckLogin, RunLogin};
+    "login",       "[TOKEN]",           "use the cluster of a token of `vctl user add`, or that of this machine",
+    kLoginOptions, Completes::kNothing, CheckLogin,
+    RunLogin};
 
 }  // namespace vrun::cli

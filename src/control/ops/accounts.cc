@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Accounts: ended jobs, with how long they held their room and how much of that time was useful.
+// Accounts: ended jobs, with how long they held their room and how much of that time was useful. Of jobs that the
+// caller does not see there is only the id: it is where the next page begins.
 #include <algorithm>
 
 #include "control/gpus/gpu_use.h"
@@ -25,6 +26,7 @@ Result<v1::AccountList> Accounts(State& state, const rpc::Peer& peer, const v1::
   for (const JobRow& job : jobs) {
     v1::Account* account = list.add_accounts();
     *account->mutable_job() = state.InfoOf(job, peer.name, 0);
+    if (!state.Shows(peer.name, job)) continue;
     account->set_preemptions(job.preemptions);
     VRUN_ASSIGN(std::vector<AttemptRow> attempts, state.store().Attempts(job.id));
     v1::GpuUsage use;

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cancel: a waiting job ends at once; otherwise its node ends it and reports. May be repeated. Of an array all
-// elements, or those that are named.
-#include "base/escape.h"
+// Cancel, for those who may (access/access.h): a waiting job ends at once; otherwise its node ends it and reports. May
+// be repeated. Of an array all elements, or those that are named.
 #include "control/ops/ops.h"
 
 namespace vrun::control {
 
 Result<v1::CancelReply> Cancel(State& state, const rpc::Peer& peer, const v1::CancelRequest& request) {
   VRUN_ASSIGN(JobRow job, state.Find(request.job()));
-  if (job.user != peer.name) {
-    return Error(Code::kDenied, "job " + std::to_string(job.id) + ": it belongs to " + Escape(job.user) +
-                                    ": only its owner may cancel it");
-  }
+  VRUN_TRY(state.MayTouch("/vrun.v1.Control/Cancel", peer.name, job));
   if (request.signal() < 0 || request.signal() > 64) return Error(Code::kInvalid, "cancel: not a signal");
   if (!request.elements().empty() && job.elements == 0) {
     return Error(Code::kInvalid, "job " + std::to_string(job.id) + ": it is no array: name the job alone");

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Change: holds, releases and requeues jobs. Each job is tried; the reply has the reasons for those that were not
 // changed.
-#include "base/escape.h"
 #include "control/ops/ops.h"
 
 namespace vrun::control {
@@ -23,9 +22,7 @@ Status ChangeJob(State& state, const rpc::Peer& peer, const v1::JobSelection& se
   const uint64_t id = selection.job();
   const std::string name = "job " + std::to_string(id);
   VRUN_ASSIGN(JobRow job, state.Find(id));
-  if (job.user != peer.name && !state.settings().scheduler.MayAdminister(peer.name)) {
-    return Error(Code::kDenied, name + ": it belongs to " + Escape(job.user) + ": only its owner may change it");
-  }
+  VRUN_TRY(state.MayTouch("/vrun.v1.Control/Change", peer.name, job));
   if (IsEnd(job.state)) return Error(Code::kInvalid, name + ": it has ended");
   if (job.elements != 0) return ChangeElements(state, id, selection.elements(), what);
   if (!selection.elements().empty()) return Error(Code::kInvalid, name + ": it is no array: name the job alone");

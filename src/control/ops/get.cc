@@ -10,20 +10,23 @@ namespace vrun::control {
 
 Result<v1::GetReply> Get(State& state, const rpc::Peer& peer, const v1::GetRequest& request) {
   v1::GetReply reply;
+  const std::string viewer = peer.role == "home" ? peer.name : "";
   uint64_t id = request.job();
   if (request.has_element()) {
     VRUN_ASSIGN(const JobRow element, state.FindElement(id, request.element()));
     if (element.elements != 0) {
-      *reply.mutable_info() = state.InfoOfElement(element, request.element(), peer.name);
+      *reply.mutable_info() = state.InfoOfElement(element, request.element(), viewer);
       return reply;
     }
     id = element.id;
   }
   VRUN_ASSIGN(std::optional<JobRow> job, state.store().GetJob(id));
   if (!job) return Error(Code::kNotFound, "job " + std::to_string(id) + ": no such job");
-  *reply.mutable_info() = state.InfoOf(*job, peer.name, SIZE_MAX);
-  VRUN_TRY(state.AddAttempts(job->id, reply.mutable_info()->mutable_attempts()));
-  VRUN_TRY(state.SumGpuUse(job->id, reply.mutable_info()));
+  *reply.mutable_info() = state.InfoOf(*job, viewer, SIZE_MAX);
+  if (state.Shows(viewer, *job)) {
+    VRUN_TRY(state.AddAttempts(job->id, reply.mutable_info()->mutable_attempts()));
+    VRUN_TRY(state.SumGpuUse(job->id, reply.mutable_info()));
+  }
   const Result<v1::SubmitRequest> submitted = state.RequestOf(*job);
   const bool serves = peer.role == "snapshots" && submitted && submitted->spec().away();
   if (serves) reply.mutable_info()->mutable_away();

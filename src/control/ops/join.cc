@@ -8,7 +8,8 @@
 namespace vrun::control {
 namespace {
 
-constexpr int kDays = 365;
+// For machines whose version cannot renew it.
+constexpr int64_t kLongSeconds = 365 * 24 * 3600;
 
 // The name in the certificate.
 Result<std::string> NameOf(const people::Members& members, const v1::Invitation& invitation, const std::string& asked) {
@@ -27,9 +28,9 @@ Result<std::string> NameOf(const people::Members& members, const v1::Invitation&
 
 }  // namespace
 
-Result<v1::JoinReply> Join(const people::Members& members, const std::string& authority, const v1::JoinRequest& request,
+Result<v1::JoinReply> Join(const people::Members& members, const Authority& authority, const v1::JoinRequest& request,
                            const std::string& address, int64_t now_us) {
-  if (authority.empty()) {
+  if (authority.directory.empty()) {
     return Error(Code::kUnsupported, "this controller cannot make certificates: it was started without --authority");
   }
   v1::JoinReply reply;
@@ -42,7 +43,8 @@ Result<v1::JoinReply> Join(const people::Members& members, const std::string& au
     VRUN_ASSIGN(name, NameOf(members, invitation, request.name()));
     VRUN_TRY(members.Admit(invitation.role(), name));
     VRUN_ASSIGN(*reply.mutable_certificate(),
-                rpc::SignRequest(authority, request.request(), invitation.role(), name, kDays));
+                rpc::SignRequest(authority.directory, request.request(), invitation.role(), name,
+                                 request.renews() ? authority.seconds : kLongSeconds));
     return {};
   };
   VRUN_ASSIGN(const v1::Invitation invitation, members.Take(request.secret(), now_us, answer));
@@ -60,6 +62,26 @@ Result<v1::JoinReply> Join(const people::Members& members, const std::string& au
   reply.set_name(name);
   reply.set_pool(invitation.pool());
   reply.set_snapshots(invitation.snapshots());
+  return reply;
+}
+
+Result<v1::RenewReply> Renew(const people::Members& members, const Authority& authority,
+                             const v1::RenewRequest& request) {
+  if (authority.directory.empty()) {
+    return Error(Code::kUnsupported, "this controller cannot make certificates: it was started without --authority");
+  }
+  VRUN_ASSIGN(const rpc::Holder holder, rpc::HolderOf(authority.directory, request.certificate(), request.request()));
+  VRUN_TRY(members.Admit(holder.role, holder.name));
+  if (holder.role != "home" && holder.role != "node") {
+    return Error(Code::kDenied, "certificates of the role " + holder.role + " are made by hand");
+  }
+  if (holder.seconds_left < -kRenewedSeconds) {
+    return Error(Code::kDenied,
+                 "the certificate of " + holder.name + " ended more than 30 days ago: ask for a new token");
+  }
+  v1::RenewReply reply;
+  VRUN_ASSIGN(*reply.mutable_certificate(),
+              rpc::SignRequest(authority.directory, request.request(), holder.role, holder.name, authority.seconds));
   return reply;
 }
 

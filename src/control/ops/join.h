@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// /vrun.v1.People/Join at the controller: a token becomes a certificate.
+// /vrun.v1.People/Join and Renew at the controller: a token becomes a certificate, and that another one.
 #pragma once
 
 #include <string>
@@ -10,10 +10,25 @@
 
 namespace vrun::control {
 
-// `authority`: directory of ca.pem and ca.key. `address`: of the caller, for the record. A request that is
-// refused does not use the token up. Any thread; blocks for a file or two.
-Result<v1::JoinReply> Join(const people::Members& members, const std::string& authority, const v1::JoinRequest& request,
+// How long certificates are good.
+constexpr int64_t kCertificateSeconds = 24 * 3600;
+// After its end a certificate is still renewed for so long: a machine may have been off.
+constexpr int64_t kRenewedSeconds = 30 * 24 * 3600;
+
+// Makes certificates.
+struct Authority {
+  std::string directory;  // of ca.pem and ca.key; "": there is none
+  int64_t seconds = kCertificateSeconds;
+};
+
+// `address`: of the caller, for the record. A request that is refused does not use the token up. Any thread; blocks for
+// a file or two.
+Result<v1::JoinReply> Join(const people::Members& members, const Authority& authority, const v1::JoinRequest& request,
                            const std::string& address, int64_t now_us);
+// Another certificate for the name and the key of an old one, which may have ended. kDenied: the caller has not its
+// key, or was shut out. Any thread; blocks likewise.
+Result<v1::RenewReply> Renew(const people::Members& members, const Authority& authority,
+                             const v1::RenewRequest& request);
 
 // Whether a node may join this pool and offer so many GPUs: what its token was bound to.
 Status CheckBounds(const people::Members& members, const std::string& node, const std::string& pool, int64_t gpus);

@@ -30,7 +30,7 @@ class JoinTest : public ::testing::Test {
     request.set_name(name);
     request.set_role(role);
     request.set_request(made_.request);
-    return Join(members_, authority_.directory(), request, "10.0.0.1:1", 500);
+    return Join(members_, {authority_.directory()}, request, "10.0.0.1:1", 500);
   }
 
   const rpc::TestAuthority authority_;
@@ -72,7 +72,7 @@ TEST_F(JoinTest, ARequestMustBeOne) {
   for (const std::string& bad :
        {std::string(), std::string("-----BEGIN CERTIFICATE REQUEST-----\n"), std::string(100, 'x')}) {
     request.set_request(bad);
-    EXPECT_EQ(Join(members_, authority_.directory(), request, "", 500).error().code(), Code::kInvalid);
+    EXPECT_EQ(Join(members_, {authority_.directory()}, request, "", 500).error().code(), Code::kInvalid);
   }
   EXPECT_TRUE(Ask(secret, "laptop"));
 }
@@ -83,6 +83,40 @@ TEST_F(JoinTest, ANodeOffersNoMoreThanItsTokenAllowed) {
   EXPECT_EQ(CheckBounds(members_, "n1", "gpu", 3).error().code(), Code::kDenied);
   EXPECT_EQ(CheckBounds(members_, "n1", "other", 0).error().code(), Code::kDenied);
   EXPECT_TRUE(CheckBounds(members_, "by-hand", "any", 8));
+}
+
+TEST_F(JoinTest, ACertificateIsRenewedForItsOwnKeyAlone) {
+  const auto joined = Ask(Invite("node", "n1"), "n1");
+  ASSERT_TRUE(joined);
+  const std::string key = made_.key;
+  const auto renew = [&](const std::string& certificate, const std::string& of_key, int64_t seconds = 60) {
+    v1::RenewRequest request;
+    request.set_certificate(certificate);
+    request.set_request(rpc::NewRequestFor(of_key).value());
+    return Renew(members_, {authority_.directory(), seconds}, request);
+  };
+  const auto renewed = renew(joined->certificate(), key);
+  ASSERT_TRUE(renewed) << renewed.error().message();
+  const std::string ca = ReadFile(authority_.directory() + "/ca.pem").value();
+  EXPECT_TRUE(rpc::CheckCredentials({ca, renewed->certificate(), key}));
+  const auto life = rpc::LifetimeOf(renewed->certificate());
+  EXPECT_NEAR(static_cast<double>(life->until_us - life->from_us), 60e6, 2e6);
+  // One that has ended is taken too, for a while.
+  const auto ended = renew(joined->certificate(), key, -60);
+  EXPECT_FALSE(rpc::CheckCredentials({ca, ended->certificate(), key}));
+  EXPECT_TRUE(renew(ended->certificate(), key));
+  const auto long_ago = renew(joined->certificate(), key, -31 * 24 * 3600);
+  EXPECT_EQ(renew(long_ago->certificate(), key).error().code(), Code::kDenied);
+  // Who has the certificate has not the key.
+  EXPECT_EQ(renew(joined->certificate(), rpc::NewRequest()->key).error().code(), Code::kDenied);
+  const rpc::TestAuthority other;
+  const rpc::Credentials forged = other.Make("node", "n1");
+  EXPECT_EQ(renew(forged.certificate, forged.key).error().code(), Code::kDenied);
+  const rpc::Credentials controller = authority_.Make("controller", "controller");
+  EXPECT_EQ(renew(controller.certificate, controller.key).error().code(), Code::kDenied);
+  EXPECT_EQ(renew("", key).error().code(), Code::kDenied);
+  ASSERT_TRUE(members_.Revoke("node", "n1"));
+  EXPECT_EQ(renew(joined->certificate(), key).error().code(), Code::kDenied);
 }
 
 TEST_F(JoinTest, AStrangerWithTheDigestGetsTheAuthorityAndMayCallWhatIsOpen) {

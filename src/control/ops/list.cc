@@ -23,7 +23,7 @@ Result<v1::ListReply> List(State& state, const rpc::Peer& peer, const v1::ListRe
       const Result<v1::SubmitRequest> submitted = state.RequestOf(job);
       if (!submitted || !submitted->spec().away()) continue;
       v1::JobInfo* info = placed.add_jobs();
-      *info = state.InfoOf(job, peer.name, 0);
+      *info = state.InfoOf(job, "", 0);
       info->mutable_away();
     }
     return placed;

@@ -10,9 +10,7 @@ Result<v1::MaintenanceList> Maintain(State& state, const rpc::Peer& peer, const 
   constexpr size_t kMostNameBytes = 256;
   VRUN_TRY(state.ForgetPastMaintenance());
   if (!request.name().empty()) {
-    if (!state.settings().scheduler.MayAdminister(peer.name)) {
-      return Error(Code::kDenied, "you may not change maintenance: ask one of the controller's admins");
-    }
+    VRUN_TRY(MayCall("/vrun.v1.Control/Maintain#change", state.RoleOf(peer.name)));
     if (request.name().size() > kMostNameBytes) return Error(Code::kInvalid, "the name is longer than 256 bytes");
     if (request.over()) {
       VRUN_TRY(state.EndMaintenance(request.name()));

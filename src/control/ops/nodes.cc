@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nodes: the nodes that have joined, and their usage.
+// Nodes: the nodes that have joined, and their usage; by whom as the policy of visibility says.
 #include <algorithm>
 #include <bit>
 #include <set>
@@ -45,31 +45,34 @@ struct Use {
 };
 
 // One entry for each GPU that the pod has, or has a part of.
-void AddUsers(const JobRow& job, const PodRow& pod, const v1::NodeFacts& facts, Use* use) {
+void AddUsers(bool shown, const JobRow& job, const PodRow& pod, const v1::NodeFacts& facts, Use* use) {
   for (uint32_t mask = pod.gpu_mask; mask != 0; mask &= mask - 1) {
     v1::GpuUser& user = use->users.emplace_back();
     user.set_gpu(static_cast<uint32_t>(std::countr_zero(mask)));
     user.set_job(job.id);
     user.set_pod(pod.pod);
-    user.set_user(job.user);
-    user.set_team(job.scheduling.team());
-    user.set_name(job.name);
+    if (shown) {
+      user.set_user(job.user);
+      user.set_team(job.scheduling.team());
+      user.set_name(job.name);
+      if (!pod.usage.empty()) (void)user.mutable_usage()->ParseFromString(pod.usage);
+    }
     user.set_milli(MilliOf(pod, facts.mig_model()));
     if (pod.gpu_milli > 0) user.set_sharing(GpusOfPod(job.needs, pod).gpu_sharing());
     user.set_mig_profile(pod.mig_profile);
     if (pod.mig_start >= 0) user.set_mig_start(static_cast<uint32_t>(pod.mig_start));
-    if (!pod.usage.empty()) (void)user.mutable_usage()->ParseFromString(pod.usage);
     const uint32_t milli = user.milli();
     milli == sched::core::kMilli ? ++use->needs.gpus : use->needs.gpu_milli += milli;
   }
 }
 
-std::map<std::string, Use> UsedByNode(State& state) {
+std::map<std::string, Use> UsedByNode(State& state, const std::string& viewer) {
   std::map<std::string, Use> used;
   std::map<std::string, v1::NodeFacts> facts;
   for (const auto& [id, job] : state.jobs()) {
     if (!HoldsResources(job)) continue;
     std::set<std::string> nodes;
+    const bool shown = state.Shows(viewer, job);
     for (const PodRow& pod : job.pods) {
       if (!HoldsRoom(pod)) continue;
       Use& use = used[pod.node];
@@ -83,7 +86,7 @@ std::map<std::string, Use> UsedByNode(State& state) {
       const auto node = state.nodes().find(pod.node);
       const auto [it, fresh] = facts.try_emplace(pod.node);
       if (fresh && node != state.nodes().end()) it->second = state.FactsOf(node->second.row);
-      AddUsers(job, pod, it->second, &use);
+      AddUsers(shown, job, pod, it->second, &use);
     }
   }
   return used;
@@ -91,11 +94,11 @@ std::map<std::string, Use> UsedByNode(State& state) {
 
 }  // namespace
 
-Result<v1::NodesReply> Nodes(State& state, const rpc::Peer&, const v1::NodesRequest&) {
+Result<v1::NodesReply> Nodes(State& state, const rpc::Peer& peer, const v1::NodesRequest&) {
   v1::NodesReply reply;
   const int64_t now = state.clock().Monotonic();
   const int64_t wall = state.clock().Wall();
-  std::map<std::string, Use> used = UsedByNode(state);
+  std::map<std::string, Use> used = UsedByNode(state, peer.name);
   for (const auto& [name, node] : state.nodes()) {
     v1::NodeInfo* info = reply.add_nodes();
     info->set_name(name);

@@ -13,7 +13,7 @@
 
 namespace vrun::control {
 
-// For homes only.
+// For homes only. Service has asked MayCall (access/access.h); calls about a job ask State::MayTouch.
 // The reply has no placement yet. AddPlacement fills it in after State::Decide has run.
 Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::SubmitRequest& request);
 Result<v1::CancelReply> Cancel(State& state, const rpc::Peer& peer, const v1::CancelRequest& request);
@@ -25,6 +25,7 @@ Result<v1::TeamList> Teams(State& state, const rpc::Peer& peer, const v1::TeamsR
 Result<v1::AccountList> Accounts(State& state, const rpc::Peer& peer, const v1::AccountsRequest& request);
 Result<v1::ChangeReply> Change(State& state, const rpc::Peer& peer, const v1::ChangeJobs& request);
 Result<v1::NodesReply> Drain(State& state, const rpc::Peer& peer, const v1::DrainNodes& request);
+Result<v1::WhoAmIReply> WhoAmI(State& state, const rpc::Peer& peer, const v1::WhoAmIRequest& request);
 Result<v1::MaintenanceList> Maintain(State& state, const rpc::Peer& peer, const v1::SetMaintenance& request);
 void AddPlacement(State& state, v1::SubmitReply* reply);
 

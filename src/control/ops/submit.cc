@@ -165,6 +165,7 @@ Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::Su
     reply.set_job(*before);
     return reply;
   }
+  if (!request.test_only()) VRUN_TRY(state.CheckBounds(peer.name, request.ByteSizeLong()));
   v1::Array array;
   if (request.has_array()) {
     VRUN_ASSIGN(array, ElementsOf(request));
@@ -202,6 +203,7 @@ Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::Su
   job.submitted_us = state.clock().Wall();
   if (!request.has_array()) {
     job.spec = request.SerializeAsString();
+    job.spec_bytes = job.spec.size();
     VRUN_ASSIGN(uint64_t id, state.Add(std::move(job)));
     reply.set_job(id);
     return reply;
@@ -209,6 +211,7 @@ Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::Su
   v1::SubmitRequest whole = request;
   *whole.mutable_array() = array;
   job.spec = whole.SerializeAsString();
+  job.spec_bytes = job.spec.size();
   VRUN_ASSIGN(uint64_t id, state.AddArray(std::move(job), array));
   reply.set_job(id);
   return reply;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Teams: the quota, the usage and the waiting jobs of each team.
+// Teams: the quota, the usage and the waiting jobs of each team, by the policy of visibility of the caller's own.
 #include <algorithm>
 
 #include "control/ops/ops.h"
@@ -18,10 +18,13 @@ int64_t UsedOf(const sched::core::TeamUse& use, const std::string& type) {
 
 }  // namespace
 
-Result<v1::TeamList> Teams(State& state, const rpc::Peer&, const v1::TeamsRequest&) {
+Result<v1::TeamList> Teams(State& state, const rpc::Peer& peer, const v1::TeamsRequest&) {
   v1::TeamList list;
+  const SchedulerConfig& config = state.settings().scheduler;
+  const bool all = config.visibility == Visibility::kAll || state.RoleOf(peer.name) >= Role::kOperator;
+  const auto shown = [&](const std::string& team) { return all || config.InTeam(peer.name, team); };
   const std::vector<sched::core::TeamUse> uses = sched::core::TeamsInUse(state.scheduler());
-  const std::vector<TeamConfig>& teams = state.settings().scheduler.teams;
+  const std::vector<TeamConfig>& teams = config.teams;
   auto add = [&list](const sched::core::TeamUse& use) {
     v1::TeamInfo* info = list.add_teams();
     info->set_name(use.name);
@@ -32,6 +35,7 @@ Result<v1::TeamList> Teams(State& state, const rpc::Peer&, const v1::TeamsReques
     return info;
   };
   for (const TeamConfig& team : teams) {
+    if (!shown(team.spec.name)) continue;
     const auto it = std::find_if(uses.begin(), uses.end(), [&](const auto& use) { return use.name == team.spec.name; });
     const sched::core::TeamUse use = it != uses.end() ? *it : sched::core::TeamUse{team.spec.name, 0, 0, 0, {}};
     v1::TeamInfo* info = add(use);
@@ -48,7 +52,7 @@ Result<v1::TeamList> Teams(State& state, const rpc::Peer&, const v1::TeamsReques
   }
   for (const sched::core::TeamUse& use : uses) {
     const bool told = std::any_of(teams.begin(), teams.end(), [&](const auto& t) { return t.spec.name == use.name; });
-    if (!told) add(use);
+    if (!told && shown(use.name)) add(use);
   }
   return list;
 }

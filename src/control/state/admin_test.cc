@@ -29,6 +29,7 @@ class AdminTest : public StateTest {
     request.add_nodes(list);
     request.set_resume(resume);
     request.set_reason(reason);
+    if (Status may = MayCall("/vrun.v1.Control/Drain", state_->RoleOf(peer.name)); !may) return std::move(may).error();
     return Transaction([&] { return control::Drain(*state_, peer, request); });
   }
   Result<v1::MaintenanceList> Window(const v1::SetMaintenance& request) {
@@ -210,7 +211,7 @@ TEST_F(AdminTest, OnlyAdminsMayWhereTheyAreNamed) {
   EXPECT_TRUE(DrainNode("n1", false, "", kBob));
   const rpc::Peer carl{"home", "carl@h", ""};
   EXPECT_EQ(ChangeJob(job, v1::ChangeJobs::HOLD, carl).problems(0),
-            "job " + std::to_string(job) + ": it belongs to anna@h: only its owner may change it");
+            "job " + std::to_string(job) + ": it is not yours: only its owner, an operator or an admin may do this");
 }
 
 TEST_F(AdminTest, TheConfigurationCompletesWhatNodesSay) {

@@ -485,6 +485,11 @@ TEST_F(PreemptionTest, OnlyMembersSubmitForATeamAndOnlyWithinItsClass) {
   auto denied = Transaction([&] { return control::Submit(*state_, kBob, request); });
   EXPECT_EQ(denied.error().message(), "team vision: you are not in its list: name none");
   EXPECT_EQ(InfoOf(Submit(request).job()).scheduling().team(), "vision");
+  // Whoever is in no team has a share of his own, and no higher classes than others.
+  request = JobOf("b", v1::INFERENCE, 1);
+  denied = Transaction([&] { return control::Submit(*state_, kBob, request); });
+  EXPECT_EQ(denied.error().message(),
+            "without a team your jobs may be of class training at most: choose that with --class");
 }
 
 TEST(SchedulerConfigTest, WhatIsWrongIsNamedWithItsLine) {
@@ -493,9 +498,10 @@ TEST(SchedulerConfigTest, WhatIsWrongIsNamedWithItsLine) {
     const char* error;
   };
   for (const Case& c : {
-           Case{"[weights]\nbeta = 500\n\n[team.a]\nlimt = { \"\" = 1 }\n",
-                "f:5: team a: unknown setting limt: known are parent, weight, users, max_class, guarantee, limit and "
-                "budget"},
+           Case{
+               "[weights]\nbeta = 500\n\n[team.a]\nlimt = { \"\" = 1 }\n",
+               "f:5: team a: unknown setting limt: known are parent, weight, users, leads, max_class, guarantee, limit "
+               "and budget"},
            Case{"[team.a]\nweight = -1\n", "f:2: team a: weight: expected a number above 0"},
            Case{"[team.a]\nparent = \"b\"\n[team.b]\n",
                 "f:2: team a: parent: expected the name of a team that stands before it"},
@@ -513,8 +519,10 @@ TEST(SchedulerConfigTest, WhatIsWrongIsNamedWithItsLine) {
                 "f:1: team a: it is guaranteed more than its limit"},
            Case{"[team.a]\n\n[weights]\nbeta = 1\nspeed = 2\n", "f:5: 'speed': there is no such weight"},
            Case{"[teams]\n",
-                "f:1: unknown section or setting teams: known are admins, topology, [weights], [price], [gpus] and "
-                "[team.NAME]"},
+                "f:1: unknown section or setting teams: known are admins, operators, visibility, commands, max_class, "
+                "topology, [weights], [price], [gpus], [bounds] and [team.NAME]"},
+           Case{"visibility = \"none\"\n", "f:1: visibility: expected \"own\", \"team\" or \"all\""},
+           Case{"[bounds]\njobs = -1\n", "f:2: bounds.jobs: expected a number from 0 to 1000000000"},
        }) {
     auto config = ParseSchedulerConfig(c.text, "f");
     ASSERT_FALSE(config) << c.text;

@@ -28,8 +28,11 @@ constexpr size_t kMostTopologyBytes = 64u << 20;
 constexpr int64_t kMostGpus = 10'000'000;
 constexpr std::string_view kClasses[] = {"scavenger", "experiment", "training", "production", "inference"};
 
-// A certificate name is NAME@MACHINE.
-std::string_view Person(std::string_view user) { return user.substr(0, user.find('@')); }
+bool Lists(const std::vector<std::string>& list, const std::string& user) {
+  const std::string person = Person(user);
+  return std::any_of(list.begin(), list.end(),
+                     [&](const std::string& one) { return one == user || one == person || one == "*"; });
+}
 
 std::optional<double> Number(const toml::node& node) {
   if (auto whole = node.value_exact<int64_t>()) return static_cast<double>(*whole);
@@ -56,15 +59,26 @@ class Reader {
         VRUN_TRY(ReadPrices(*node.as_table()));
       } else if (key.str() == "gpus" && node.is_table()) {
         VRUN_TRY(ReadGpus(*node.as_table()));
-      } else if (key.str() == "admins") {
-        config_.admins.emplace();
-        if (!ReadNames(node, &*config_.admins)) return At(node.source(), "admins: expected a list of names");
+      } else if (key.str() == "bounds" && node.is_table()) {
+        VRUN_TRY(ReadBounds(*node.as_table()));
+      } else if (key.str() == "admins" || key.str() == "operators") {
+        auto& list = key.str() == "admins" ? config_.admins : config_.operators;
+        list.emplace();
+        if (!ReadNames(node, &*list)) return At(node.source(), std::string(key.str()) + ": expected a list of names");
+      } else if (key.str() == "visibility" || key.str() == "commands") {
+        const auto what = ParseVisibility(node.value_exact<std::string>().value_or(""));
+        if (!what) return At(node.source(), std::string(key.str()) + ": expected \"own\", \"team\" or \"all\"");
+        (key.str() == "visibility" ? config_.visibility : config_.commands) = *what;
+      } else if (key.str() == "max_class") {
+        VRUN_TRY(ReadClass(node, "max_class", &config_.max_class));
       } else if (key.str() == "topology") {
         config_.topology = node.value_exact<std::string>().value_or("");
         if (config_.topology.empty()) return At(node.source(), "topology: expected the name of a file");
       } else {
-        return At(key.source(), "unknown section or setting " + Escape(key.str()) +
-                                    ": known are admins, topology, [weights], [price], [gpus] and [team.NAME]");
+        return At(key.source(),
+                  "unknown section or setting " + Escape(key.str()) +
+                      ": known are admins, operators, visibility, commands, max_class, topology, [weights], [price], "
+                      "[gpus], [bounds] and [team.NAME]");
       }
     }
     return std::move(config_);
@@ -103,6 +117,39 @@ class Reader {
       names->push_back(*std::move(name));
     }
     return true;
+  }
+
+  Status ReadClass(const toml::node& node, const std::string& what, std::optional<v1::JobClass>* to) {
+    auto value = ParseJobClass(node.value_exact<std::string>().value_or(""));
+    if (!value) {
+      return At(node.source(), what + ": expected scavenger, experiment, training, production or inference");
+    }
+    *to = *value;
+    return {};
+  }
+
+  Status ReadBounds(const toml::table& table) {
+    Bounds& bounds = config_.bounds;
+    for (auto&& [key, node] : table) {
+      const auto number = node.value_exact<int64_t>();
+      if (!number || *number < 0 || *number > 1'000'000'000) {
+        return At(node.source(), "bounds." + Escape(key.str()) + ": expected a number from 0 to 1000000000");
+      }
+      const auto value = static_cast<uint32_t>(*number);
+      if (key.str() == "jobs") {
+        bounds.jobs = value;
+      } else if (key.str() == "request_mib") {
+        bounds.request_bytes = uint64_t{value} << 20;
+      } else if (key.str() == "streams") {
+        bounds.streams = value;
+      } else if (key.str() == "requests_per_second") {
+        bounds.requests_per_second = value;
+      } else {
+        return At(key.source(), "unknown setting bounds." + Escape(key.str()) +
+                                    ": known are jobs, request_mib, streams and requests_per_second");
+      }
+    }
+    return {};
   }
 
   Status ReadPrices(const toml::table& prices) {
@@ -189,18 +236,11 @@ class Reader {
         auto value = Number(node);
         if (!value || !(*value > 0 && *value <= 1e6)) return bad("a number above 0");
         team.spec.weight = std::max<int64_t>(std::llround(*value * 1000), 1);
-      } else if (k == "users") {
-        if (!node.is_array()) return bad("a list of names");
-        team.everybody = false;
-        for (const toml::node& entry : *node.as_array()) {
-          auto user = entry.value_exact<std::string>();
-          if (!user || user->empty()) return bad("a list of names");
-          team.users.push_back(*std::move(user));
-        }
+      } else if (k == "users" || k == "leads") {
+        team.has_users = team.has_users || k == "users";
+        if (!ReadNames(node, k == "users" ? &team.users : &team.leads)) return bad("a list of names");
       } else if (k == "max_class") {
-        auto value = ParseJobClass(node.value_exact<std::string>().value_or(""));
-        if (!value) return bad("scavenger, experiment, training, production or inference");
-        team.max_class = *value;
+        VRUN_TRY(ReadClass(node, what + "max_class", &team.max_class));
       } else if (k == "budget") {
         if (!ReadBudget(node, &team.spec.budget)) {
           return bad("GPU time for a period, as in { gpu_hours = 500, days = 30, burst = 1000 }");
@@ -211,7 +251,7 @@ class Reader {
         }
       } else {
         return At(key.source(), what + "unknown setting " + Escape(k) +
-                                    ": known are parent, weight, users, max_class, guarantee, limit and budget");
+                                    ": known are parent, weight, users, leads, max_class, guarantee, limit and budget");
       }
     }
     for (const sched::core::Quota& q : quotas) {
@@ -255,42 +295,92 @@ std::string_view JobClassName(v1::JobClass klass) {
   return kClasses[klass - v1::SCAVENGER];
 }
 
-Result<std::string> SchedulerConfig::TeamFor(const std::string& user, const std::string& asked,
-                                             v1::JobClass klass) const {
-  const std::string person(Person(user));
-  auto may = [&](const TeamConfig& t) {
-    return t.everybody ||
-           std::any_of(t.users.begin(), t.users.end(), [&](const std::string& u) { return u == user || u == person; });
-  };
-  const TeamConfig* team = nullptr;
-  std::string known;
-  for (const TeamConfig& t : teams) {
-    if (may(t)) known += (known.empty() ? "" : ", ") + Escape(t.spec.name);
-    const bool wanted = asked.empty() ? team == nullptr && !t.everybody && may(t) : t.spec.name == asked;
-    if (wanted) team = &t;
-  }
-  if (team == nullptr) {
-    if (asked.empty()) return person;
-    if (teams.empty()) return asked;
-    return Error(Code::kNotFound,
-                 "team " + Escape(asked) + ": no such team: " + (known.empty() ? "name none" : "yours are " + known));
-  }
-  const std::string what = "team " + Escape(team->spec.name) + ": ";
-  if (!may(*team)) {
-    return Error(Code::kDenied,
-                 what + "you are not in its list: " + (known.empty() ? "name none" : "yours are " + known));
-  }
-  if (klass > team->max_class) {
-    return Error(Code::kDenied, what + "its jobs may be of class " + std::string(JobClassName(team->max_class)) +
-                                    " at most: choose that with --class");
-  }
-  return team->spec.name;
+std::string Person(const std::string& user) { return user.substr(0, user.find('@')); }
+
+bool SchedulerConfig::ListsPeople() const {
+  return std::any_of(teams.begin(), teams.end(), [](const TeamConfig& t) { return t.has_users; });
 }
 
-bool SchedulerConfig::MayAdminister(const std::string& user) const {
-  if (!admins) return true;
-  const std::string_view person = Person(user);
-  return std::any_of(admins->begin(), admins->end(), [&](const std::string& a) { return a == user || a == person; });
+const TeamConfig* SchedulerConfig::FindTeam(const std::string& name) const {
+  const auto found = std::find_if(teams.begin(), teams.end(), [&](const auto& t) { return t.spec.name == name; });
+  return found == teams.end() ? nullptr : &*found;
+}
+
+bool SchedulerConfig::MaySubmit(const std::string& user, const TeamConfig& team) const {
+  if (!team.has_users && !ListsPeople()) return true;
+  return Lists(team.users, user) || Lists(team.leads, user);
+}
+
+bool SchedulerConfig::Leads(const std::string& user, const std::string& team) const {
+  // A parent stands before its children, so this ends.
+  for (const TeamConfig* t = FindTeam(team); t != nullptr; t = FindTeam(t->spec.parent)) {
+    if (Lists(t->leads, user)) return true;
+  }
+  return false;
+}
+
+bool SchedulerConfig::InTeam(const std::string& user, const std::string& team) const {
+  const TeamConfig* configured = FindTeam(team);
+  if (configured == nullptr) return team == Person(user);
+  return Lists(configured->users, user) || Leads(user, team);
+}
+
+std::vector<std::string> SchedulerConfig::TeamsOf(const std::string& user) const {
+  std::vector<std::string> names;
+  for (const TeamConfig& t : teams) {
+    if (MaySubmit(user, t)) names.push_back(t.spec.name);
+  }
+  return names;
+}
+
+std::vector<std::string> SchedulerConfig::LedBy(const std::string& user) const {
+  std::vector<std::string> names;
+  for (const TeamConfig& t : teams) {
+    if (Leads(user, t.spec.name)) names.push_back(t.spec.name);
+  }
+  return names;
+}
+
+v1::JobClass SchedulerConfig::MaxClass(const std::string& team) const {
+  const TeamConfig* configured = FindTeam(team);
+  if (configured != nullptr && configured->max_class) return *configured->max_class;
+  return max_class.value_or(ListsPeople() ? v1::TRAINING : v1::INFERENCE);
+}
+
+Result<std::string> SchedulerConfig::TeamFor(const std::string& user, const std::string& asked,
+                                             v1::JobClass klass) const {
+  std::string known, name = asked;
+  for (const TeamConfig& t : teams) {
+    if (!MaySubmit(user, t)) continue;
+    known += (known.empty() ? "" : ", ") + Escape(t.spec.name);
+    if (name.empty() && Lists(t.users, user)) name = t.spec.name;
+  }
+  const std::string yours = known.empty() ? "name none" : "yours are " + known;
+  const std::string what = "team " + Escape(asked) + ": ";
+  const TeamConfig* team = FindTeam(name);
+  if (name.empty()) {
+    name = Person(user);
+    if (FindTeam(name) != nullptr) name += "@";  // a user who is called like a team is not in it for that
+  }
+  // Whoever may choose any name that is not configured takes a share that is his alone.
+  if (team == nullptr && !asked.empty() && !teams.empty()) {
+    return Error(Code::kNotFound, what + "no such team: " + yours);
+  }
+  if (team != nullptr && !MaySubmit(user, *team)) {
+    return Error(Code::kDenied, what + "you are not in its list: " + yours);
+  }
+  if (const v1::JobClass most = MaxClass(name); klass > most) {
+    return Error(Code::kDenied, (team != nullptr ? "team " + Escape(name) + ": its jobs" : "without a team your jobs") +
+                                    std::string(" may be of class ") + std::string(JobClassName(most)) +
+                                    " at most: choose that with --class");
+  }
+  return name;
+}
+
+Role SchedulerConfig::RoleOf(const std::string& user, bool by_hand) const {
+  if (admins && Lists(*admins, user)) return Role::kAdmin;
+  if (operators ? Lists(*operators, user) : !admins && by_hand) return Role::kOperator;
+  return LedBy(user).empty() ? Role::kUser : Role::kLead;
 }
 
 void SchedulerConfig::Complete(const std::string& node, const std::string& gpu_type, v1::NodeFacts* facts) const {

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // An operator's settings for the scheduler: teams with their shares, and the weights. One TOML file:
 //
-//   admins = ["root", "ben@ws2"]  # who may drain nodes, announce maintenance and hold jobs of others;
-//                                 # without the list everybody
+//   admins = ["root", "ben@ws2"]  # who may do everything: certificate names, or the part before their @
+//   operators = ["ops"]           # who may drain nodes, announce maintenance, hold and requeue jobs of others. With
+//                                 # neither list: everybody whose certificate was made by hand, not by a token
+//   visibility = "team"           # up to whose jobs people see names, users, nodes, reasons and usage: "own", those of
+//                                 # their "team", or "all" (default). Leads see their team, operators all
+//   commands = "own"              # the same for commands and directories (default own). Admins see all
+//   max_class = "training"        # the highest class of jobs of people without a team, and of teams that do not say
+//                                 # theirs. Default: training where teams list people, else inference
 //   topology = "topology.conf"    # where nodes are that do not say it themselves (topology_file.h); beside this file
 //
 //   [weights]                     # fields of sched::core::Policy, as in `vctl sim --policy FILE`
@@ -24,10 +30,19 @@
 //   [team.vision]
 //   parent = "lab"                # usage of vision counts for lab; a parent stands before its children
 //   weight = 2.0                  # share among its siblings of GPUs that nobody is guaranteed (default 1)
-//   users = ["anna", "ben@ws2"]   # who may submit for it: certificate names, or the part before their @;
-//                                 # without the list everybody
-//   max_class = "production"      # the highest class of its jobs (default inference)
+//   users = ["anna", "ben@ws2"]   # who may submit for it: certificate names, or the part before their @; "*" is
+//                                 # everybody. Without the list nobody but its leads, if another team has a list;
+//                                 # else everybody
+//   leads = ["anna"]              # who may also cancel, hold and requeue its jobs and those of teams below it, and
+//                                 # sees them
+//   max_class = "production"      # the highest class of its jobs
 //   budget = { gpu_hours = 500, days = 30, burst = 1000 }  # of GPUs with price 1; burst: how much may be saved up
+//
+//   [bounds]                      # of each user; 0: none (access/bounds.h)
+//   jobs = 50000                  # that have not ended
+//   request_mib = 4096            # of the requests of these jobs
+//   streams = 20000               # that watch jobs
+//   requests_per_second = 5000
 //
 // A job that names no team belongs to the first team whose list has its user, else to a team of its user's own. Teams
 // that are not in the file have weight 1 and no bounds. If the file has teams, no other team may be named.
@@ -40,6 +55,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "control/access/access.h"
+#include "control/access/bounds.h"
 #include "control/gpus/health.h"
 #include "control/places/topology_file.h"
 #include "proto/common.pb.h"
@@ -49,9 +66,10 @@ namespace vrun::control {
 
 struct TeamConfig {
   sched::core::TeamSpec spec;
-  std::vector<std::string> users;
-  bool everybody = true;
-  v1::JobClass max_class = v1::INFERENCE;
+  std::vector<std::string> users;  // with "*" everybody
+  bool has_users = false;          // there is a list
+  std::vector<std::string> leads;
+  std::optional<v1::JobClass> max_class;
 };
 
 struct SchedulerConfig {
@@ -64,21 +82,42 @@ struct SchedulerConfig {
   }
   sched::core::Policy weights;
   std::vector<TeamConfig> teams;  // as in the file
-  std::optional<std::vector<std::string>> admins;
+  std::optional<std::vector<std::string>> admins, operators;
+  Visibility visibility = Visibility::kAll;
+  Visibility commands = Visibility::kOwn;
+  std::optional<v1::JobClass> max_class;
+  Bounds bounds;
   std::map<std::string, uint32_t> price_milli;  // by GPU type
   std::string topology;                         // file; "": none
   NodePlaces places;                            // what it says
   bool teams_share_gpus = false;
   HealthLimits health;
 
-  // Whether the user (a certificate name) may change nodes and the jobs of others.
-  bool MayAdminister(const std::string& user) const;
+  // Of a user (a certificate name) as the lists say; kLead: of some team. `by_hand`: his certificate was made by hand.
+  Role RoleOf(const std::string& user, bool by_hand) const;
+  // Whether he leads the team, or one above it.
+  bool Leads(const std::string& user, const std::string& team) const;
+  // Whether he leads it, is in its list, or it is his own because he has none.
+  bool InTeam(const std::string& user, const std::string& team) const;
+  // Those for which he may submit, and which he leads.
+  std::vector<std::string> TeamsOf(const std::string& user) const;
+  std::vector<std::string> LedBy(const std::string& user) const;
+  // The highest class of jobs in this team; "" and unknown ones: of people without a team.
+  v1::JobClass MaxClass(const std::string& team) const;
   // Fills in what the node does not say itself: its place and its price.
   void Complete(const std::string& node, const std::string& gpu_type, v1::NodeFacts* facts) const;
 
   // The team of a job of `user` (a certificate name) that names the team `asked` ("": none). kNotFound, kDenied.
   Result<std::string> TeamFor(const std::string& user, const std::string& asked, v1::JobClass klass) const;
+
+ private:
+  bool ListsPeople() const;  // some team does
+  const TeamConfig* FindTeam(const std::string& name) const;
+  bool MaySubmit(const std::string& user, const TeamConfig& team) const;
 };
+
+// The part of a certificate name before the @: who it is on all of his machines.
+std::string Person(const std::string& user);
 
 // kInvalid: "NAME:LINE: what: what to do".
 Result<SchedulerConfig> ParseSchedulerConfig(std::string_view text, const std::string& name);

@@ -51,6 +51,7 @@ Status State::Load() {
   stops_.clear();
   std::map<std::string, Node> before = std::exchange(nodes_, {});
   jobs_.clear();
+  taken_.clear();
   outbox_ = {};
   epoch_ = epoch;
   for (NodeRow& row : nodes) {
@@ -145,6 +146,7 @@ Status State::Cancel(uint64_t id, int32_t signal) {
 Status State::End(uint64_t id, v1::JobState state, const std::string& reason) {
   auto node = jobs_.extract(id);
   JobRow& job = node.mapped();
+  Count(job, false);
   job.state = state;
   job.ended_us = clock_->Wall();
   job.reason = reason;
@@ -176,6 +178,7 @@ Status State::End(uint64_t id, v1::JobState state, const std::string& reason) {
 Status State::Know(JobRow job) {
   const uint64_t id = job.id;
   Remember(job);
+  Count(job, true);
   return NoteElement(jobs_[id] = std::move(job));
 }
 
@@ -402,8 +405,8 @@ v1::JobInfo State::InfoOf(const JobRow& job, const std::string& viewer, size_t m
     info.set_reason((job.reason.empty() ? "" : job.reason + "; ") + Waiting(job));
   }
   AddElements(job, max_argv_bytes == SIZE_MAX, &info);
-  // Other users must not learn what runs where.
-  if (job.user != viewer || max_argv_bytes == 0) return info;
+  Show(viewer, job, &info);
+  if (max_argv_bytes == 0 || !ShowsCommand(viewer, job)) return info;
   if (const Result<v1::SubmitRequest> request = RequestOf(job)) {
     if (request->spec().away()) info.mutable_away();
     info.set_directory(request->spec().command().directory());

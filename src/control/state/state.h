@@ -28,6 +28,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -38,6 +39,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "control/access/access.h"
 #include "control/state/explain.h"
 #include "control/state/gang.h"
 #include "control/state/scheduler.h"
@@ -114,6 +116,8 @@ struct Settings {
   SchedulerConfig scheduler;
   size_t most_journal_rows = 50'000;   // then the scheduler's journal starts anew; reading it takes seconds
   int64_t start_micros = 120'000'000;  // all pods of a gang are ready this long after the first one
+  // Whether the home of this name has its certificate by a token. Null: none has.
+  std::function<bool(const std::string&)> joined = nullptr;
 };
 
 class State {
@@ -236,6 +240,21 @@ class State {
   // Decides what follows from row->facts and the node's wish to drain. `fresh`: it joins for the first time.
   void JudgeHealth(NodeRow* row, const std::string& drain, bool fresh);
 
+  // --- who asks (people/state_people.cc); users are certificate names ---
+  Role RoleOf(const std::string& user) const;
+  Whose WhoseIs(const std::string& user, const std::string& owner, const std::string& team) const;
+  // Whether names, reasons, nodes and usage of the owner's jobs in the team are shown. viewer "": a service.
+  bool Shows(const std::string& viewer, const std::string& owner, const std::string& team) const;
+  bool Shows(const std::string& viewer, const JobRow& job) const {
+    return Shows(viewer, job.user, job.scheduling.team());
+  }
+  bool ShowsCommand(const std::string& viewer, const JobRow& job) const;
+  // As access.h, for this job.
+  Status MayTouch(std::string_view call, const std::string& user, const JobRow& job) const;
+  v1::WhoAmIReply Describe(const std::string& user) const;
+  // kExhausted: this user has too many jobs, or with `more_bytes` too large ones.
+  Status CheckBounds(const std::string& user, uint64_t more_bytes) const;
+
   // --- what others may see ---
   // Whether an attempt is on a node that knows of it, so that home may connect to it.
   bool IsPlaced(const JobRow& job) const;
@@ -254,6 +273,10 @@ class State {
   Status AddAttempts(uint64_t id, google::protobuf::RepeatedPtrField<v1::AttemptInfo>* to);
 
  private:
+  // Takes out what the viewer may not see.
+  void Show(const std::string& viewer, const JobRow& job, v1::JobInfo* info) const;
+  void Count(const JobRow& job, bool there);  // what its user takes
+
   // Restores the scheduler from its journal, or with `anew` from the jobs.
   Status LoadScheduler(bool anew);
   void FeedTeams(const std::vector<TeamConfig>& gone);
@@ -439,6 +462,11 @@ class State {
   };
   std::map<uint64_t, StartLimit> start_limits_;
   std::map<std::string, Node> nodes_;
+  struct Taken {
+    uint64_t jobs = 0;
+    uint64_t bytes = 0;
+  };
+  std::map<std::string, Taken> taken_;  // by unfinished jobs, by person
   std::map<std::string, MaintenanceRow> maintenance_;
   // How attempts that have to leave are told so. Not stored: after a restart they get all of their grace.
   struct Stop {

@@ -116,7 +116,7 @@ constexpr char kJobColumns[] =
     "id, user, request_id, home_id, pool, name, milli_cpus, memory_bytes, gpus, gpu_type, state, reason, submitted_us, "
     "started_us, ended_us, attempt, epoch, cancelled, cancel_signal, scheduling, stopping, stopping_us, preemptions, "
     "leaving_attempt, leaving_epoch, gang, ending, failure, failed_pod, failed_starts, first_end_us, saved_us, "
-    "lost_us, elements, array, array_index, parked, gpu_needs, sharers, gpu_fault, pods";
+    "lost_us, elements, array, array_index, parked, gpu_needs, sharers, gpu_fault, LENGTH(spec), pods";
 
 constexpr char kArrayColumns[] =
     "arrays.job, arrays.array, waiting, next, held, gated, completed, failed, arrays.cancelled, exit";
@@ -329,6 +329,7 @@ JobRow ReadJob(S& s) {
   job.needs.gpu_memory_bytes = static_cast<int64_t>(gpus.gpu_memory_bytes());
   job.needs.sharers = static_cast<uint64_t>(s.Int());
   job.gpu_fault = s.Bytes();
+  job.spec_bytes = static_cast<uint64_t>(s.Int());
   return job;
 }
 

@@ -115,6 +115,7 @@ struct JobRow {
   } leaving;
   std::string gpu_fault;  // what happened to a GPU while the job had it, and whose fault it was, for people
   std::string spec;  // serialized SubmitRequest; filled only by reads that say so. "" for an element: its array has it
+  uint64_t spec_bytes = 0;   // its length
   uint32_t elements = 0;     // of an array: how many it has; 0: it is no array
   uint64_t array = 0;        // of an element: its array; 0: it is none
   uint32_t array_index = 0;  // of an element

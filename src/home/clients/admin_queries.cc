@@ -55,6 +55,20 @@ void AdminQueries::Maintain(const Client& client, const v1::SetMaintenance& main
                                                              });
 }
 
+void AdminQueries::WhoAmI(const Client& client, int64_t certificate_ends_us) {
+  controller_->Call<v1::WhoAmIRequest, v1::WhoAmIReply>(
+      "People/WhoAmI", {}, kAdminTimeout,
+      [client, certificate_ends_us, address = controller_->address()](Result<v1::WhoAmIReply> reply) {
+        if (!reply) return client->SendError(reply.error());
+        v1::HomeMessage message;
+        *message.mutable_who_am_i() = *std::move(reply);
+        message.mutable_who_am_i()->set_controller(address);
+        message.mutable_who_am_i()->set_certificate_ends_us(certificate_ends_us);
+        client->Send(message);
+        client->Close();
+      });
+}
+
 void AdminQueries::Test(const Client& client, const v1::Run& run) {
   v1::SubmitRequest request;
   request.set_test_only(true);

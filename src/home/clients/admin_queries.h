@@ -22,6 +22,8 @@ class AdminQueries {
   void Change(const Client& client, const v1::ChangeJobs& change);
   void Drain(const Client& client, const v1::DrainNodes& drain);
   void Maintain(const Client& client, const v1::SetMaintenance& maintenance);
+  // `certificate_ends_us`: of this home; 0: unknown.
+  void WhoAmI(const Client& client, int64_t certificate_ends_us);
   // Run.test_only: the answer is a Notice, then Done.
   void Test(const Client& client, const v1::Run& run);
 

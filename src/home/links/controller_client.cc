@@ -9,8 +9,13 @@ constexpr int64_t kCallTimeout = 10'000'000;
 }
 
 void ControllerClient::Use(const std::string& address, const rpc::Credentials& credentials) {
+  // A certificate that replaces one of the same key is for new connections.
+  if (channel_ && address == address_ && credentials.key == credentials_.key && credentials.ca == credentials_.ca) {
+    return;
+  }
   auto channel = rpc::Channel::Dial(address, credentials, "controller");
   address_ = address;
+  credentials_ = credentials;
   if (!channel) return UseNone(channel.error().With("controller " + Escape(address)));
   channel_ = std::move(*channel);
   error_ = "not tried yet";
@@ -31,7 +36,8 @@ void ControllerClient::Send(const std::string& method, std::string request, int6
     });
     return;
   }
-  channel_->Call("/vrun.v1.Control/" + method, std::move(request), timeout_micros,
+  channel_->Call((method.find('/') == std::string::npos ? "/vrun.v1.Control/" : "/vrun.v1.") + method,
+                 std::move(request), timeout_micros,
                  [this, loop = loop_, alive = alive_, done = std::move(done)](Result<std::string> reply) mutable {
                    loop->Post([this, alive, done = std::move(done), reply = std::move(reply)]() mutable {
                      if (!*alive) return;

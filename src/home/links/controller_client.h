@@ -23,12 +23,13 @@ class ControllerClient {
   ControllerClient(EventLoop* loop, std::string home_id) : loop_(loop), home_id_(std::move(home_id)) {}
   ~ControllerClient() { *alive_ = false; }
 
-  // Sets the controller's address. Unfinished calls to an earlier one fail with kAborted. `why_not`: the error to
-  // answer while there is no cluster.
+  // Sets the controller's address. Unfinished calls to an earlier one, or with another key, fail with kAborted.
+  // `why_not`: the error to answer while there is no cluster.
   void Use(const std::string& address, const rpc::Credentials& credentials);
   void UseNone(Error why_not);
 
-  // kUnavailable while the controller is unreachable. `timeout_micros` is the time for its answer once it is connected.
+  // `method`: of the service Control, or with its service and a / before. kUnavailable while the controller is
+  // unreachable. `timeout_micros` is the time for its answer once it is connected.
   template <typename Request, typename Reply>
   void Call(const std::string& method, const Request& request, int64_t timeout_micros,
             std::function<void(Result<Reply>)> done) {
@@ -65,6 +66,7 @@ class ControllerClient {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::unique_ptr<rpc::Channel> channel_;
   std::string address_;
+  rpc::Credentials credentials_;
   bool connected_ = false;
   std::string error_ = "not configured";
   Error why_not_{Code::kUnavailable, "no cluster: run `vctl up` or `vctl login`"};

@@ -7,8 +7,10 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
+#include "base/thread/mutex.h"
 #include "home/serve/content_server.h"
 #include "home/serve/requests/content_session.h"
+#include "people/members.h"
 
 namespace vrun::home {
 namespace {
@@ -20,6 +22,12 @@ constexpr int64_t kFirstRetryMicros = 50'000;
 constexpr int64_t kLastRetryMicros = 2'000'000;
 
 }  // namespace
+
+// Filled by gRPC's threads.
+struct NodeLinks::Met {
+  Mutex mutex;
+  std::map<std::string, std::string> names VRUN_GUARDED_BY(mutex);  // by address
+};
 
 // The content stream to one file system server, and who needs it.
 class NodeLinks::ContentLink {
@@ -148,17 +156,36 @@ class NodeLinks::Use : public NodeLinks::ContentUse {
 };
 
 NodeLinks::NodeLinks(EventLoop* loop, ContentServer* content, std::string home_id, std::string role)
-    : loop_(loop), content_(content), home_id_(std::move(home_id)), role_(std::move(role)) {}
+    : loop_(loop),
+      content_(content),
+      home_id_(std::move(home_id)),
+      role_(std::move(role)),
+      met_(std::make_shared<Met>()) {}
 
 NodeLinks::~NodeLinks() { content_links_.clear(); }
 
 void NodeLinks::UseCredentials(const rpc::Credentials& credentials) {
-  bool same = credentials.certificate == credentials_.certificate && credentials.key == credentials_.key &&
-              credentials.ca == credentials_.ca;
+  const bool same = credentials.key == credentials_.key && credentials.ca == credentials_.ca;
   credentials_ = credentials;
   if (same) return;
   // Streams survive their channel; new ones use the new certificate.
   channels_.clear();
+}
+
+void NodeLinks::EndShutOut() {
+  const people::Members members(credentials_.directory);
+  std::vector<std::string> gone;
+  {
+    MutexLock lock(met_->mutex);
+    for (const auto& [address, name] : met_->names) {
+      if (members.IsRevoked(role_, name)) gone.push_back(address);
+    }
+    for (const std::string& address : gone) met_->names.erase(address);
+  }
+  for (const std::string& address : gone) {
+    LogWarning("{} at {} was shut out of the cluster: the connection ends", role_, Escape(address));
+    channels_.erase(address);
+  }
 }
 
 Result<rpc::Channel*> NodeLinks::ChannelTo(const std::string& address) {
@@ -171,7 +198,13 @@ Result<rpc::Channel*> NodeLinks::ChannelTo(const std::string& address) {
   }
   if (it == channels_.end()) {
     DropIdleChannels();
-    auto channel = rpc::Channel::Dial(address, credentials_, role_);
+    auto admit = [met = met_, address, members = people::Members(credentials_.directory)](const rpc::Peer& peer) {
+      if (members.IsRevoked(peer.role, peer.name)) return false;
+      MutexLock lock(met->mutex);
+      met->names[address] = peer.name;
+      return true;
+    };
+    auto channel = rpc::Channel::Dial(address, credentials_, role_, std::move(admit));
     if (!channel) return channel.error().With(role_ + " at " + Escape(address));
     it = channels_.emplace(address, Connection{std::move(*channel), 0}).first;
   }
@@ -195,6 +228,8 @@ void NodeLinks::DropIdleChannels() {
     bool old = now - c.second.used_us > kIdleMicros || channels_.size() > kMaxIdleChannels;
     return old && !needed.contains(c.first);
   });
+  MutexLock lock(met_->mutex);
+  std::erase_if(met_->names, [&](const auto& entry) { return !channels_.contains(entry.first); });
 }
 
 Result<std::unique_ptr<TaskStream>> NodeLinks::OpenTask(const std::string& address, TaskStream::Events events) {

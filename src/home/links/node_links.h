@@ -35,7 +35,11 @@ class NodeLinks {
   ~NodeLinks();
 
   const std::string& home_id() const { return home_id_; }
+  // A certificate that replaces one of the same key is for new connections; with another key, all are made anew.
   void UseCredentials(const rpc::Credentials& credentials);
+  bool connected() const { return !channels_.empty(); }
+  // Connections to nodes that were shut out (people/members.h, beside the certificate) end, and no others are made.
+  void EndShutOut();
 
   // Opens /vrun.v1.Node/Task to one address of a node.
   Result<std::unique_ptr<TaskStream>> OpenTask(const std::string& address, TaskStream::Events events);
@@ -78,6 +82,8 @@ class NodeLinks {
     int64_t used_us = 0;
   };
   std::map<std::string, Connection> channels_;
+  struct Met;
+  const std::shared_ptr<Met> met_;  // the names in the certificates of the other sides
   std::map<std::string, std::unique_ptr<ContentLink>> content_links_;  // by the joined addresses
 };
 

@@ -28,6 +28,7 @@
 #include "base/io/work_queue.h"
 #include "base/log.h"
 #include "gpu/amd.h"
+#include "identity/renewal.h"
 #include "node/agent/attempt.h"
 #include "node/agent/controller_link.h"
 #include "node/agent/cpu_shares.h"
@@ -38,6 +39,7 @@
 #include "node/gang/gang.h"
 #include "node/gpus/node_gpus.h"
 #include "node/uid_ranges.h"
+#include "people/members.h"
 #include "rpc/rpc.h"
 
 namespace vrun::node {
@@ -132,6 +134,7 @@ class Agent : public AttemptHost {
  public:
   explicit Agent(const AgentOptions& options)
       : options_(options),
+        shut_out_(options.pki_directory),
         tasks_directory_(options.state_directory + "/tasks"),
         reports_directory_(options.state_directory + "/reports"),
         kept_(options.state_directory + "/kept", {options.kept_bytes, options.kept_days}, WallMicros),
@@ -192,6 +195,7 @@ class Agent : public AttemptHost {
   void Presign(const std::string& tenant, v1::PresignRequest request);
   void OnPresigned(v1::PresignReply reply);
   void OnController(const v1::ControllerMessage& message);
+  void OnShutOut(const v1::ShutOut& list);
   void OnStart(const v1::StartAttempt& order);
   void OnExec(const v1::ExecInPod& exec);
   void OnHomeStream(std::shared_ptr<HomeStream> stream);
@@ -205,6 +209,7 @@ class Agent : public AttemptHost {
   std::string ReportPath(const AttemptKey& key) const { return reports_directory_ + "/" + key.Name(); }
 
   const AgentOptions options_;
+  const people::Members shut_out_;  // by the controller
   const std::string tasks_directory_;
   const std::string reports_directory_;
   KeptStore kept_;
@@ -237,6 +242,7 @@ class Agent : public AttemptHost {
   // place of another's.
   std::map<std::pair<AttemptKey, std::string>, std::pair<std::shared_ptr<HomeStream>, v1::Attach>> early_;
   std::unique_ptr<ControllerLink> controller_;
+  std::optional<identity::Renewal> renewal_;
   std::unique_ptr<rpc::Server> server_;  // destroyed first but for reports_: its streams post to the members above
   WorkQueue reports_{"reports", 4};
 };
@@ -282,6 +288,7 @@ Status Agent::Start() {
   kept_server_ = std::make_unique<KeptServer>(&loop_, &kept_, options_.name);
 
   server_ = rpc::Server::Create(credentials);
+  server_->Admit([here = shut_out_](const rpc::Peer& peer) { return here.Admit(peer.role, peer.name); });
   server_->Streaming(
       "/vrun.v1.Node/Task",
       [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
@@ -328,6 +335,7 @@ Status Agent::Start() {
                                            [[maybe_unused]] ssize_t n = ::write(fd, "ok\n", 3);
                                            ::close(fd);
                                          }}));
+  renewal_.emplace(&loop_, identity::Place{options_.pki_directory, options_.name, options_.controller});
   if (Result<std::unique_ptr<SupervisorLink>> spare = SupervisorLink::Start(&loop_)) spare_ = std::move(*spare);
   LogInfo("node {} listens on {}", options_.name, addresses_[0]);
   return {};
@@ -541,6 +549,7 @@ v1::Register Agent::Describe() {
   for (const std::string& a : addresses_) r.add_addresses(a);
   r.set_version(VRUN_VERSION);
   r.set_boot_id(BootId());
+  r.set_knows_shut_out(true);
   for (auto& [key, attempt] : attempts_) {
     if (!ended_.contains(key)) *r.add_attempts() = attempt->report();
   }
@@ -579,6 +588,15 @@ void Agent::OnPresigned(v1::PresignReply reply) {
   if (server != fs_servers_.end() && server->second->alive()) server->second->Presigned(reply);
 }
 
+// The file system servers look at the same files.
+void Agent::OnShutOut(const v1::ShutOut& list) {
+  const Result<bool> changed = shut_out_.Follow(list);
+  if (!changed) return LogError("who was shut out: {}", changed.error().message());
+  if (!*changed) return;
+  LogInfo("{} users and {} nodes are shut out", list.homes_size(), list.nodes_size());
+  server_->EndCalls([here = shut_out_](const rpc::Peer& peer) { return here.IsRevoked(peer.role, peer.name); });
+}
+
 void Agent::OnController(const v1::ControllerMessage& message) {
   switch (message.body_case()) {
     case v1::ControllerMessage::kRegistered: has_s3_ = message.registered().s3(); return;
@@ -600,6 +618,7 @@ void Agent::OnController(const v1::ControllerMessage& message) {
       return;
     }
     case v1::ControllerMessage::kExec: return OnExec(message.exec());
+    case v1::ControllerMessage::kShutOut: return OnShutOut(message.shut_out());
     case v1::ControllerMessage::kReportAck: {
       const AttemptKey key = AttemptKey::Of(message.report_ack());
       auto it = ended_.find(key);

@@ -30,6 +30,7 @@
 #include "node/views/live_views.h"
 #include "node/views/tree_bursts.h"
 #include "node/views/view_pool.h"
+#include "people/members.h"
 #include "proto/fsctl.pb.h"
 #include "rpc/credentials.h"
 #include "rpc/rpc.h"
@@ -43,6 +44,7 @@ namespace {
 // Data that the kernel reads around a touched page is fetched, recorded in the trace, and fetched again by the next
 // node. With 128 KiB a cold import sends a tenth more over the wire and reads a fifth more.
 constexpr uint32_t kReadAheadKb = 16;
+constexpr uint64_t kShutOutTicks = 10;  // seconds between two looks at who was shut out
 
 class FsServer {
  public:
@@ -50,7 +52,8 @@ class FsServer {
       : options_(options),
         ids_(options.uid_base),
         warmer_(std::move(warmer)),
-        agent_(&loop_, UniqueFd(options.listener)) {}
+        agent_(&loop_, UniqueFd(options.listener)),
+        shut_out_(options.pki_directory) {}
 
   Status Start();
   int Run();
@@ -81,6 +84,7 @@ class FsServer {
   void BeginRun(const v1::AllowToken& run, bool partial);
   void EndRun(uint64_t job, uint32_t attempt);
   void Tick();
+  void EndShutOut();
   void AgentIsGone();
 
   // Reloads the ids of the tenant's user, which the views need.
@@ -91,6 +95,9 @@ class FsServer {
   const std::shared_ptr<vfs::Warmer> warmer_;  // null: none
   EventLoop loop_;
   AgentLink agent_;
+  const people::Members shut_out_;
+  std::string shut_out_now_;  // serialized, as it was last seen
+  uint64_t ticks_ = 0;
   std::unique_ptr<Handover> kept_;
   int port_ = 0;  // the port that home knows; 0: none yet
   int exit_code_ = 0;
@@ -132,6 +139,7 @@ Status FsServer::OpenStore() {
 Status FsServer::Listen() {
   VRUN_ASSIGN(rpc::Credentials credentials, rpc::LoadCredentials(options_.pki_directory, options_.node_name));
   server_ = rpc::Server::Create(credentials);
+  server_->Admit([here = shut_out_](const rpc::Peer& peer) { return here.Admit(peer.role, peer.name); });
   sources_->Register(server_.get());
   if (port_ == 0 && kept_->has_keeper()) {
     const auto reserved = kept_->ReservePort(options_.listen_host);
@@ -333,7 +341,18 @@ void FsServer::TellLost(const std::string& path, const std::string& reason, cons
   agent_.Reply(reply);
 }
 
+// The agent writes these files when the controller tells it.
+void FsServer::EndShutOut() {
+  const auto list = shut_out_.ShutOutList();
+  if (!list) return;
+  std::string now = list->SerializeAsString();
+  if (now == shut_out_now_) return;
+  shut_out_now_ = std::move(now);
+  server_->EndCalls([here = shut_out_](const rpc::Peer& peer) { return here.IsRevoked(peer.role, peer.name); });
+}
+
 void FsServer::Tick() {
+  if (++ticks_ % kShutOutTicks == 0) EndShutOut();
   sources_->Tick(MonotonicMicros());
   loop_.After(1'000'000, [this] { Tick(); });
 }

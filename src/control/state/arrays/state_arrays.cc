@@ -17,7 +17,7 @@ Phase PhaseOf(const JobRow& job) {
   return HoldsResources(job) ? Phase::kRuns : Phase::kEnds;
 }
 
-void Count(const Array::Element& element, int by, Array* array) {
+void CountElement(const Array::Element& element, int by, Array* array) {
   const auto change = static_cast<uint32_t>(by);
   if (element.phase == Phase::kQueued) array->queued += change;
   if (element.phase == Phase::kIdle) array->idle += change;
@@ -105,7 +105,7 @@ Status State::NoteElement(const JobRow& job) {
   Array& array = it->second;
   const auto known = array.elements.find(job.id);
   const Array::Element before = known == array.elements.end() ? Array::Element() : known->second;
-  if (known != array.elements.end()) Count(before, -1, &array);
+  if (known != array.elements.end()) CountElement(before, -1, &array);
   array.parked.erase(job.id);
   const bool ended = IsEnd(job.state);
   const Array::Element now{PhaseOf(job), job.started_us != 0};
@@ -113,7 +113,7 @@ Status State::NoteElement(const JobRow& job) {
     if (known != array.elements.end()) array.elements.erase(known);
   } else {
     array.elements[job.id] = now;
-    Count(now, 1, &array);
+    CountElement(now, 1, &array);
     if (job.parked) array.parked.insert(job.id);
   }
   if (!ended && known != array.elements.end() && before.phase == now.phase && before.started == now.started) return {};
@@ -449,6 +449,7 @@ v1::JobInfo State::InfoOfElement(const JobRow& whole, uint32_t index, const std:
   job.scheduling.set_hold(waits && array->row.held.Contains(*position));
   v1::JobInfo info = InfoOf(job, viewer, SIZE_MAX);
   info.set_state(waits ? v1::PENDING : v1::CANCELLED);
+  if (!Shows(viewer, whole)) return info;
   info.set_reason(waits ? WhyElementWaits(whole, *position) : "cancelled before it became a job");
   return info;
 }
