@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/store/sqlite.h"
 
+#include <fcntl.h>
 #include <sqlite3.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <map>
 #include <string_view>
 
 #include "base/escape.h"
+#include "base/unique_fd.h"
 
 namespace vrun::control {
 namespace {
@@ -360,6 +363,10 @@ SqliteStore::~SqliteStore() = default;
 Result<std::unique_ptr<SqliteStore>> SqliteStore::Open(const std::string& path) {
   auto database = std::make_unique<Database>();
   const std::string what = "state database " + Escape(path);
+  // SQLite gives its other files the mode of this one.
+  if (const UniqueFd made(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)); made) {
+    static_cast<void>(::fchmod(made.get(), 0600));
+  }
   int code = sqlite3_open_v2(path.c_str(), &database->handle,
                              SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE,
                              nullptr);
