@@ -17,6 +17,8 @@
 #include "base/clock.h"
 #include "base/io/event_loop.h"
 #include "base/thread/mutex.h"
+#include "control/api/calls.h"
+#include "control/api/counters.h"
 #include "control/duties/node_timeouts.h"
 #include "control/state/state.h"
 #include "control/store/store.h"
@@ -27,12 +29,12 @@ namespace vrun::control {
 
 struct AuditedAct;
 
-class Service {
+class Service : public Calls {
  public:
   // `loop` is the state thread; all three outlive the service.
   Service(EventLoop* loop, Store* store, const Clock* clock, Settings settings);
   // State thread, after its loop has stopped.
-  ~Service();
+  ~Service() override;
 
   // Before Start. Who may call, and how others get a certificate. `members` outlives the service; `authority`:
   // directory of ca.pem and ca.key, "": this controller makes no certificates.
@@ -41,6 +43,12 @@ class Service {
   Result<int> Start(const std::string& listen, const rpc::Credentials& credentials);
   // State thread. Replaces all but the weights (scheduler_config.h) from the next batch on.
   void Configure(SchedulerConfig config);
+
+  // Calls (api/calls.h). After Start.
+  void Call(const std::string& method, const rpc::Peer& peer, std::string request, Done done) override;
+  void Read(std::function<void(State*)> read) override;
+  void Observe(Observer observer) override { observer_ = std::move(observer); }
+  const Counters& counters() const override { return counters_; }
 
  private:
   class AgentSession;
@@ -101,6 +109,9 @@ class Service {
   void SweepLeases();
   void EndRevoked();
 
+  std::map<std::string, rpc::Server::UnaryHandler> unary_;  // by method; not changed after Start
+  Observer observer_;
+  Counters counters_;
   const people::Members* members_ = nullptr;
   std::string authority_;
   EventLoop* const loop_;
