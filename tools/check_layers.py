@@ -23,12 +23,13 @@ ALLOWED = {
     "jobs": {"base"},
     "people": {"base"},
     "ports": {"base"},
+    "http": {"base"},
     "identity": {"base", "people", "rpc"},
     "home": {"base", "tree", "store", "people", "rpc", "identity", "jobs", "ports"},
     "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "people", "rpc", "identity", "s3", "ports"},
     # A node towards homes, a home towards nodes: made of one half of each.
     "snapshots": {"base", "tree", "store", "vfs", "rpc", "s3", "home", "node"},
-    "control": {"base", "sched", "jobs", "people", "rpc", "s3"},
+    "control": {"base", "sched", "jobs", "people", "rpc", "s3", "http"},
     "pools": {"base", "rpc"},
     "cli": {"base", "jobs", "people", "ports"},
     "simulator": {"base", "sim", "cli"},
@@ -51,11 +52,12 @@ ROOMS = {
     "home": ["root/watch", "root", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "kept", "runs/command",
              "runs", "runs/pod", "runs/gang", "clients", "."],
     "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "ports", "limits", "task", "agent"],
-    "control": ["store", "tier", "places", "gpus", "journal", "access", "state", "state/arrays", "state/gpus", "state/people", "ops", "duties", "."],
+    "control": ["store", "tier", "places", "gpus", "journal", "access", "state", "state/arrays", "state/gpus", "state/people", "ops", "api", "duties", "."],
     "cli": ["base", "array", "isolation", "request", "gpus", "host", "run", "ctl", "people", "."],
 }
 TESTING = "testing"
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z0-9_]+)/((?:[a-z0-9_]+/)*)[a-z0-9_]+\.h"')
+BOOST = re.compile(r'^\s*#\s*include\s+<boost/')
 GRPC = re.compile(r'^\s*#\s*include\s+<grpc')
 
 
@@ -83,6 +85,8 @@ def offences(root):
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
             if GRPC.match(line) and (module != "rpc" or path.suffix != ".cc"):
                 yield f"{path}:{number}: only src/rpc/*.cc includes gRPC"
+            if BOOST.match(line) and path.relative_to(root).as_posix() != "http/server.cc":
+                yield f"{path}:{number}: only src/http/server.cc includes Boost"
             match = INCLUDE.match(line)
             if not match or match[1] not in ALLOWED:
                 continue

@@ -10,6 +10,7 @@
 #include "base/io/event_loop.h"
 #include "base/io/file_lock.h"
 #include "base/log.h"
+#include "control/api/api.h"
 #include "control/door.h"
 #include "control/service.h"
 #include "control/store/sqlite.h"
@@ -52,6 +53,20 @@ Result<int> Serve(Service& service, const ControllerOptions& options, const rpc:
   return port;
 }
 
+// Null: it was not asked for.
+Result<std::unique_ptr<Api>> ServeHttp(Service& service, EventLoop& loop, const ControllerOptions& options,
+                                       const rpc::Credentials& credentials) {
+  const std::string file = options.state_directory + "/http";
+  (void)::unlink(file.c_str());
+  if (options.http.empty()) return std::unique_ptr<Api>();
+  VRUN_ASSIGN(std::unique_ptr<Api> api, Api::Start(&loop, &service, options.state_directory + "/people", credentials,
+                                                   {options.http, options.metrics_open}));
+  const std::string in_use = options.http.substr(0, options.http.rfind(':') + 1) + std::to_string(api->port());
+  VRUN_TRY(WriteFileAtomic(file, in_use + "\n", 0644));
+  LogInfo("HTTP on {}", in_use);
+  return api;
+}
+
 // Where this machine reaches it.
 std::string AddressHere(const std::string& listen, int port) {
   const std::string host = listen.substr(0, listen.rfind(':'));
@@ -85,6 +100,7 @@ Status Run(const ControllerOptions& options, EventLoop& loop) {
   service.UseMembers(&members, {options.authority, options.certificate_seconds});
   serving = &service;
   VRUN_ASSIGN(const int port, Serve(service, options, credentials));
+  VRUN_ASSIGN(const std::unique_ptr<Api> api, ServeHttp(service, loop, options, credentials));
   std::unique_ptr<Door> door;
   if (!options.door.empty()) {
     // Whoever has started us waits for the cluster, not for its door.

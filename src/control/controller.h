@@ -16,7 +16,7 @@ namespace vrun::control {
 
 struct ControllerOptions {
   std::string listen = "127.0.0.1:0";       // HOST:PORT; port 0 picks a port, which the next start uses again
-  std::string state_directory;              // vrun.db and its log, `people`, `address` (the HOST:PORT in use), `lock`
+  std::string state_directory;              // vrun.db and its log, `people`, `address` and `http` (the HOST:PORT in use), `lock`
   std::string pki_directory;                // ca.pem, NAME.pem, NAME.key
   std::string authority;                    // directory of ca.pem and ca.key, for machines that join; "": they cannot
   int64_t certificate_seconds = 24 * 3600;  // how long the certificates of such machines are good
@@ -25,6 +25,8 @@ struct ControllerOptions {
   std::vector<std::string> pools;           // pools that exist before any of their nodes has joined
   ContentTierOptions tier;                  // the pool's S3 store
   std::string scheduler_config;             // file with teams and weights (scheduler_config.h); read again on SIGHUP
+  std::string http;                         // HOST:PORT of the HTTP API (api/api.h); "": none
+  bool metrics_open = false;                // its /metrics needs no token
   int ready_fd = -1;  // receives one line, "ok" or "error: text", when startup has succeeded or failed
   int64_t heartbeat_micros = 2'000'000;
   int64_t lease_micros = 15'000'000;  // a node that is silent for this long is called lost

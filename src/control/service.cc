@@ -199,7 +199,7 @@ void Service::UseMembers(const people::Members* members, Authority authority) {
 
 template <typename Request, typename Reply>
 void Service::ServeUnary(const std::string& method, Result<Reply> (*op)(State&, const rpc::Peer&, const Request&)) {
-  server_->Unary(method, [this, op, method](const rpc::Peer& peer, std::string bytes, auto reply) {
+  unary_[method] = [this, op, method](const rpc::Peer& peer, std::string bytes, auto reply) {
     if (Status may = MayCall(method, peer.role); !may) return reply(std::move(may).error());
     auto request = std::make_shared<Request>();
     if (!request->ParseFromString(bytes)) return reply(Error(Code::kCorrupt, method + ": the request does not parse"));
@@ -223,7 +223,20 @@ void Service::ServeUnary(const std::string& method, Result<Reply> (*op)(State&, 
                    if (!*answer) return reply(std::move(*answer).error());
                    reply((*answer)->SerializeAsString());
                  }});
-  });
+  };
+  server_->Unary(method, unary_[method]);
+}
+
+void Service::Call(const std::string& method, const rpc::Peer& peer, std::string request, Done done) {
+  const auto found = unary_.find(method);
+  if (found == unary_.end()) return done(Error(Code::kUnsupported, method + ": this controller has no such call"));
+  found->second(peer, std::move(request), std::move(done));
+}
+
+void Service::Read(std::function<void(State*)> read) {
+  Enqueue({.apply = nullptr, .decided = nullptr, .done = [this, read = std::move(read)](const Status& committed) {
+             read(committed ? &state_ : nullptr);
+           }});
 }
 
 template <typename Reply>
@@ -288,7 +301,9 @@ Status Service::ApplyBatch(std::vector<Work>& batch) {
   for (Work& work : batch) {
     if (work.apply) work.apply();
   }
+  const int64_t began = MonotonicMicros();
   VRUN_TRY(state_.Decide());
+  counters_.NotePass(MonotonicMicros() - began);
   for (Work& work : batch) {
     if (work.decided) work.decided();
   }
@@ -308,6 +323,7 @@ void Service::Recover() {
     store_->Rollback();
     return;
   }
+  counters_.Begin(state_);
   Flush();
 }
 
@@ -317,6 +333,8 @@ void Service::Flush() {
     auto it = agents_.find(node);
     if (it != agents_.end()) it->second->stream().Send(message.SerializeAsString());
   }
+  counters_.Note(state_, outbox.jobs);
+  if (observer_ && !outbox.jobs.empty()) observer_(state_, outbox.jobs);
   TellWatchers(outbox);
 }
 

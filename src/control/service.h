@@ -17,6 +17,8 @@
 #include "base/clock.h"
 #include "base/io/event_loop.h"
 #include "base/thread/mutex.h"
+#include "control/api/calls.h"
+#include "control/api/counters.h"
 #include "control/duties/node_timeouts.h"
 #include "control/ops/join.h"
 #include "control/state/state.h"
@@ -28,12 +30,12 @@ namespace vrun::control {
 
 struct AuditedAct;
 
-class Service {
+class Service : public Calls {
  public:
   // `loop` is the state thread; all three outlive the service.
   Service(EventLoop* loop, Store* store, const Clock* clock, Settings settings);
   // State thread, after its loop has stopped.
-  ~Service();
+  ~Service() override;
 
   // Before Start. Who may call, and how others get a certificate. `members` outlives the service; `authority`:
   // its directory is "" if this controller makes no certificates.
@@ -44,6 +46,12 @@ class Service {
   void Configure(SchedulerConfig config);
   // All that is served, as "/vrun.v1.Control/Get". After Start.
   std::vector<std::string> calls() const { return server_->methods(); }
+
+  // Calls (api/calls.h). After Start.
+  void Call(const std::string& method, const rpc::Peer& peer, std::string request, Done done) override;
+  void Read(std::function<void(State*)> read) override;
+  void Observe(Observer observer) override { observer_ = std::move(observer); }
+  const Counters& counters() const override { return counters_; }
 
  private:
   class AgentSession;
@@ -108,6 +116,9 @@ class Service {
   void EndRevoked();
   void TellShutOut();
 
+  std::map<std::string, rpc::Server::UnaryHandler> unary_;  // by method; not changed after Start
+  Observer observer_;
+  Counters counters_;
   const people::Members* members_ = nullptr;
   Authority authority_;
   EventLoop* const loop_;

@@ -79,6 +79,9 @@ int main(int argc, char** argv) {
   controller_app->add_option("--s3-prefix", controller.tier.bucket.prefix, "of all keys")->capture_default_str();
   controller_app->add_flag("!--s3-host-style", controller.tier.bucket.path_style,
                            "the bucket is part of the host's name, not of the path");
+  controller_app->add_option("--http", controller.http,
+                             "HOST:PORT of the HTTP API and /metrics; TLS unless HOST is the loopback; default: none");
+  controller_app->add_flag("--metrics-open", controller.metrics_open, "/metrics needs no token");
   AddReadyFd(controller_app, &controller.ready_fd);
   controller_app->callback([&] { status = vrun::control::ControllerMain(controller); });
 

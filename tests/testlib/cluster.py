@@ -157,8 +157,8 @@ class Process(subprocess.Popen):
 
 class Cluster:
     """Everything lies below one directory; close() stops all of it, whatever state it is in. With `bridge` (a Bridge, closed
-    with the cluster) nodes reach each other. `view`: of every vrun that does not name one; None: vrun's own default."""
-    def __init__(self, root, nodes=1, node_options=(), link=(), directory=None, bridge=None, view=None):
+    with the cluster) nodes reach each other. `http`: the controller serves its HTTP API. `view`: of every vrun that does not name one; None: vrun's own default."""
+    def __init__(self, root, nodes=1, node_options=(), link=(), directory=None, bridge=None, view=None, http=False):
         self.bridge = bridge
         self.hosts_on_bridge = 0
         self.view = view
@@ -174,6 +174,7 @@ class Cluster:
         self.nodes = {}
         self.started = []
         self.port = free_port()
+        self.http_port = free_port() if http else None
         names = [f"n{i + 1}" for i in range(nodes)]
         self.first_nodes = tuple(names)
         self.marks = {}   # of logs: how long they were when this test began
@@ -196,7 +197,8 @@ class Cluster:
     def up(self):
         """Starts what does not run of controller, snapshot store and home."""
         # The controller listens where every node can reach it: all links end on this machine.
-        self.vctl("up", "--no-node", "--listen", f"0.0.0.0:{self.port}", "--root", str(self.root))
+        self.vctl("up", "--no-node", "--listen", f"0.0.0.0:{self.port}", "--root", str(self.root),
+                  *(["--http", f"127.0.0.1:{self.http_port}"] if self.http_port else []))
 
     # --- the commands
 

@@ -13,7 +13,7 @@ constexpr const CtlCommand* kCommands[] = {
     &kCtlCache,  &kCtlSnapshot,   &kCtlEnv,     &kCtlSecret,  &kCtlJobs,        &kCtlJob,   &kCtlLogs,
     &kCtlCancel, &kCtlHold,       &kCtlRelease, &kCtlRequeue, &kCtlWait,        &kCtlQueue, &kCtlWhy,
     &kCtlQuota,  &kCtlAccounting, &kCtlDrain,   &kCtlResume,  &kCtlMaintenance, &kCtlUser,  &kCtlNode,
-    &kCtlLogin,  &kCtlWhoAmI,     &kCtlAdmin,   &kCtlSim,     &kCtlCompletion};
+    &kCtlLogin,  &kCtlWhoAmI,     &kCtlToken,   &kCtlAdmin,   &kCtlSim,         &kCtlCompletion};
 
 std::string GeneralHelp() {
   std::string out = "usage: vctl COMMAND [options] [arguments]\n\n";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // vctl status
 #include "base/escape.h"
+#include "base/files.h"
 #include "cli/base/home_connection.h"
 #include "cli/base/json.h"
 #include "cli/base/table.h"
@@ -12,6 +13,7 @@ namespace {
 
 struct Daemons {
   std::optional<ProcessId> controller, snapshots, node;
+  std::string http;  // of this controller; "": none
 };
 
 std::string AsJson(const Places& places, const Daemons& daemons, const v1::StatusAnswer* home) {
@@ -36,6 +38,7 @@ std::string AsJson(const Places& places, const Daemons& daemons, const v1::Statu
     process ? json.Int(process->pid) : json.Null();
   };
   pid("local_controller_pid", daemons.controller);
+  json.Key("http").String(daemons.http);
   pid("local_snapshots_pid", daemons.snapshots);
   pid("local_node_pid", daemons.node);
   json.Key("config").String(places.config_file).Key("logs").String(places.log_dir).EndObject();
@@ -79,6 +82,7 @@ std::string AsText(const Places& places, const Daemons& daemons, const v1::Statu
   };
   line("here", "controller " + daemon(daemons.controller) + "; snapshots " + daemon(daemons.snapshots) + "; node " +
                    daemon(daemons.node));
+  if (!daemons.http.empty()) line("http", Escape(daemons.http) + "; `vctl token create NAME` lets you in");
   line("config", Escape(places.config_file));
   line("logs", Escape(places.log_dir));
   return out;
@@ -87,7 +91,11 @@ std::string AsText(const Places& places, const Daemons& daemons, const v1::Statu
 Result<int> Run(const CtlInvocation& invocation) {
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
   ClusterFiles files(home.places());
-  Daemons daemons{files.Running("controller"), files.Running("snapshots"), files.Running("node")};
+  Daemons daemons{files.Running("controller"), files.Running("snapshots"), files.Running("node"), ""};
+  if (daemons.controller) {
+    daemons.http = ReadFile(files.http_file(), 4096).value_or("");
+    daemons.http = daemons.http.substr(0, daemons.http.find('\n'));
+  }
   v1::Query query;
   query.mutable_status();
   auto answer = Ask(home, query, false);  // a status query must not start anything

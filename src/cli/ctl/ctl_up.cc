@@ -11,11 +11,13 @@
 namespace vrun::cli {
 namespace {
 
-enum Id { kListen, kNoNode, kNodeDirectory, kRoot, kAll };
+enum Id { kListen, kHttp, kNoNode, kNodeDirectory, kRoot, kAll };
 
 constexpr OptionSpec kUpOptions[] = {
     {kListen, 'l', "listen", Argument::kRequired, "HOST:PORT",
      "where the controller listens (default: 127.0.0.1:7420)"},
+    {kHttp, 0, "http", Argument::kRequired, "HOST:PORT",
+     "where the controller serves its HTTP API (default: as before, at first none); none: nowhere"},
     {kNoNode, 0, "no-node", Argument::kNone, "", "this machine runs no jobs; nodes are other hosts"},
     {kNodeDirectory, 0, "node-state-dir", Argument::kRequired, "DIR",
      "the node's cache and tasks (default: /var/lib/vrun/node)", Completes::kDirectories},
@@ -31,6 +33,10 @@ Status ValidateUp(const CtlInvocation& invocation) {
     auto address = ParseHostPort(*listen, true);
     if (!address) return std::move(address).error().With("--listen");
   }
+  if (auto http = invocation.Value(kHttp); http && *http != "none") {
+    auto address = ParseHostPort(*http, true);
+    if (!address) return std::move(address).error().With("--http");
+  }
   return NoOperands(invocation);
 }
 
@@ -45,6 +51,7 @@ Result<std::string> Directory(const CtlInvocation& invocation, int option) {
 Result<int> RunUp(const CtlInvocation& invocation) {
   UpOptions options;
   options.listen = invocation.Value(kListen).value_or("");
+  options.http = invocation.Value(kHttp).value_or("");
   options.node = !invocation.Has(kNoNode);
   VRUN_ASSIGN(options.root, Directory(invocation, kRoot));
   VRUN_ASSIGN(options.node_directory, Directory(invocation, kNodeDirectory));
@@ -53,7 +60,8 @@ Result<int> RunUp(const CtlInvocation& invocation) {
   if (invocation.json()) {
     JsonWriter json;
     json.BeginObject().Key("schema").Int(kJsonSchema).Key("controller").String(report.controller);
-    json.Key("root").String(report.root).Key("started").Bool(report.anything_started()).Key("daemons").BeginArray();
+    json.Key("root").String(report.root).Key("http").String(report.http);
+    json.Key("started").Bool(report.anything_started()).Key("daemons").BeginArray();
     for (const UpDaemon& d : report.daemons) {
       json.BeginObject().Key("name").String(d.name).Key("pid").Int(d.pid).Key("where").String(d.where);
       json.Key("started").Bool(d.started).EndObject();
@@ -63,6 +71,7 @@ Result<int> RunUp(const CtlInvocation& invocation) {
   } else {
     std::string head = report.anything_started() ? "vrun is up" : "vrun is up already";
     Print(head + ": controller " + Escape(report.controller) + ", root " + Escape(report.root) + "\n" +
+          (report.http.empty() ? "" : "  http at " + Escape(report.http) + "; `vctl token create NAME` lets you in\n") +
           "  vrun -- hostname     runs a command on a node\n"
           "  vctl status          what runs here; `vctl nodes`, `vctl jobs`\n"
           "  vctl down            stops all of it\n");

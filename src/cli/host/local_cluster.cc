@@ -126,6 +126,7 @@ class Up {
     if (options_.node) VRUN_TRY(StartNode());
     VRUN_TRY(WaitConnected());
     report_.controller = config_.controller;
+    report_.http = FirstLine(files_.http_file());
     report_.root = config_.root;
     return std::move(report_);
   }
@@ -184,6 +185,17 @@ class Up {
     return address;
   }
 
+  // The address at which the controller serves HTTP, and will the next time; "": it does not.
+  Result<std::string> ChooseHttp() {
+    if (options_.http == "none") return std::string();
+    if (options_.http.empty()) return FirstLine(files_.http_file());
+    VRUN_ASSIGN(HostPort address, ParseHostPort(options_.http, true));
+    auto port = BindOnce(address);
+    if (!port) return std::move(port).error().With("--http");
+    address.port = *port;
+    return Text(address);
+  }
+
   Status StartController() {
     if (auto running = files_.Running("controller")) {
       std::string listens = FirstLine(files_.listen_file());
@@ -191,6 +203,12 @@ class Up {
         return Error(Code::kExists, "controller: it listens on " + Escape(listens) +
                                         " already: `vctl down` first to "
                                         "change that");
+      }
+      const std::string serves = FirstLine(files_.http_file());
+      if (!options_.http.empty() && options_.http != (serves.empty() ? "none" : serves)) {
+        return Error(Code::kExists, "controller: it runs already and serves HTTP at " +
+                                        (serves.empty() ? "no address" : Escape(serves)) +
+                                        ": `vctl down` first to change that");
       }
       VRUN_ASSIGN(HostPort address, ParseHostPort(listens));
       config_.controller = DialAddress(address);
@@ -212,6 +230,8 @@ class Up {
                       places_.pki_dir,
                       "--scheduler-config",
                       places_.config_dir + "/scheduler.toml"};
+    VRUN_ASSIGN(const std::string http, ChooseHttp());
+    if (!http.empty()) spec.arguments.insert(spec.arguments.end(), {"--http", http});
     // Others trust only a door that root has opened.
     if (const std::string door = DoorPath(); !door.empty() && ::geteuid() == 0) {
       spec.arguments.insert(spec.arguments.end(), {"--door", door});
@@ -229,6 +249,7 @@ class Up {
     }
     VRUN_TRY(Start(std::move(spec), listen));
     VRUN_TRY(WriteFileAtomic(files_.listen_file(), listen + "\n", 0600));
+    VRUN_TRY(WriteFileAtomic(files_.http_file(), http + "\n", 0600));
     config_.controller = DialAddress(address);
     return {};
   }

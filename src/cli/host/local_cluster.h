@@ -24,6 +24,7 @@ class ClusterFiles {
   std::string pid_file(const std::string& daemon) const { return dir_ + "/" + daemon + ".pid"; }
   std::string listen_file() const { return dir_ + "/controller.listen"; }
   std::string snapshots_listen_file() const { return dir_ + "/snapshots.listen"; }
+  std::string http_file() const { return dir_ + "/controller.http"; }
   std::string node_dir_file() const { return dir_ + "/node.dir"; }
 
   // The daemon started from here, if it still runs.
@@ -35,6 +36,7 @@ class ClusterFiles {
 
 struct UpOptions {
   std::string listen;          // HOST:PORT; "": as before, else 127.0.0.1 and a free port
+  std::string http;            // HOST:PORT of the HTTP API, "none"; "": as before, else none
   std::string root;            // "": from the configuration
   std::string node_directory;  // "": as before, else the default
   bool node = true;
@@ -50,6 +52,7 @@ struct UpDaemon {
 struct UpReport {
   std::vector<UpDaemon> daemons;
   std::string controller;  // HOST:PORT to dial
+  std::string http;        // HOST:PORT of the HTTP API; "": none
   std::string root;
   bool anything_started() const;
 };

@@ -17,7 +17,8 @@ namespace vrun::cli {
 // kNotFound: there is none.
 struct ControllerHere {
   std::string state_directory, pki_directory;
-  people::Members members() const { return people::Members(state_directory + "/people"); }
+  std::string people_directory() const { return state_directory + "/people"; }
+  people::Members members() const { return people::Members(people_directory()); }
 };
 Result<ControllerHere> FindController(const Places& places);
 

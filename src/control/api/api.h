@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The controller's HTTP side: the REST API of the table (routes.h), its OpenAPI document, /metrics, /healthz, /readyz.
+//
+// Everything but health, readiness and the document needs a token (people/tokens.h), also on the loopback, which the
+// browsers of all users of the machine reach. A call is made as the token's user, with the checks of gRPC. Without TLS
+// the API listens on the loopback only; elsewhere it shows the controller's certificate.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/io/event_loop.h"
+#include "base/io/work_queue.h"
+#include "control/api/calls.h"
+#include "control/api/job_watch.h"
+#include "control/api/routes.h"
+#include "control/api/token_gate.h"
+#include "http/router.h"
+#include "http/server.h"
+#include "people/members.h"
+#include "rpc/credentials.h"
+
+namespace vrun::control {
+
+struct ApiOptions {
+  std::string listen;         // HOST:PORT; port 0 picks one
+  bool metrics_open = false;  // /metrics needs no token
+};
+
+// State thread.
+class Api {
+ public:
+  // `people`: the directory of people::Members. All outlive the API.
+  static Result<std::unique_ptr<Api>> Start(EventLoop* loop, Calls* calls, const std::string& people,
+                                            const rpc::Credentials& credentials, const ApiOptions& options);
+  ~Api();
+  int port() const { return server_->port(); }
+
+ private:
+  Api(EventLoop* loop, Calls* calls, const std::string& people);
+
+  void AddRoutes(bool metrics_open);
+  void AddOwnRoutes(bool metrics_open);
+  // Server's thread.
+  void Handle(const ApiRoute& route, http::Call call, const std::shared_ptr<http::Exchange>& exchange);
+  void Watch(const ApiRoute& route, http::Call call, const TokenGate::Caller& caller,
+             const std::shared_ptr<http::Exchange>& exchange);
+  void Metrics(const std::shared_ptr<http::Exchange>& exchange);
+
+  EventLoop* const loop_;
+  Calls* const calls_;
+  TokenGate gate_;
+  const std::shared_ptr<WorkQueue> work_;
+  std::shared_ptr<JobWatch> watch_;
+  http::Router router_;
+  std::unique_ptr<http::Server> server_;
+};
+
+}  // namespace vrun::control
