@@ -166,7 +166,7 @@ def test_who_may(serving, api):
     assert api.ask("GET", "/api/v1/jobs", token=reader)[0] == 401
     c.vctl("user", "revoke", "eve")
     assert api.ask("GET", "/api/v1/jobs", token=stranger)[0] == 403
-    short = token(c, "short", "--for", "1s")
+    short = token(c, "short", "--for", "0:01")
     wait_until("the token has ended", lambda: api.ask("GET", "/api/v1/jobs", token=short)[0] == 401)
 
     api.post(f"/jobs/{mine}/cancel")
@@ -203,7 +203,7 @@ def test_changes_arrive_by_themselves(serving, api):
 
 
 def test_a_watch_ends_with_its_token(serving, api):
-    seconds = Api(serving.http_port, token(serving, "seconds", "--for", "2s"))
+    seconds = Api(serving.http_port, token(serving, "seconds", "--for", "0:02"))
     with seconds.events("/jobs/watch") as changes:
         assert changes() == ("ready", {})
         assert changes() is None

@@ -104,12 +104,12 @@ TEST(ApiTest, ListsComeInPagesFilteredAndWithTheFieldsThatAreAskedFor) {
 TEST(ApiTest, ASecretOfAPlacementIsNoPartOfAJob) {
   v1::GetReply reply;
   reply.mutable_info()->set_job(1);
-  reply.mutable_placement()->set_token("secret");
+  reply.mutable_placement()->set_token("hidden-token");
   const ApiRoute& get = RouteOf("GET", "/jobs/{job}");
   const auto json = AnswerOf(get, {}, *Schema::Get().ToJson("GetReply", reply.SerializeAsString()));
   ASSERT_TRUE(json);
   EXPECT_EQ((*json)["job"], 1);
-  EXPECT_EQ(Text(*json).find("secret"), std::string::npos);
+  EXPECT_EQ(Text(*json).find("hidden-token"), std::string::npos);
 }
 
 TEST(ApiTest, ThereIsOneGpuForEachOfANode) {

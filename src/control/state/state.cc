@@ -99,6 +99,7 @@ Result<uint64_t> State::Add(JobRow job) {
   VRUN_ASSIGN(job.id, store_->InsertJob(job));
   const uint64_t id = job.id;
   outbox_.pools.insert(job.pool);
+  outbox_.jobs.insert(id);
   VRUN_TRY(Know(std::move(job)));
   scheduler_.Feed(core::JobSubmitted{SpecForScheduler(jobs_.at(id))});
   fresh_.push_back(id);

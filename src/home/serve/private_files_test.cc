@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "home/root/secrets/private_files.h"
+#include "home/serve/private_files.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
