@@ -204,6 +204,8 @@ class ConnectionOf : public Connection {
     if (closed_ || request != request_ || !waiting_) return;
     if (shared_->event_streams >= shared_->limits.event_streams) {
       events_->open = false;
+      queue_.clear();
+      last_event_ = false;
       return Respond(request, Problem(503, "too many clients watch: try again later"));
     }
     waiting_ = false;
@@ -214,20 +216,22 @@ class ConnectionOf : public Connection {
     for (const auto& [name, value] : kHeaders) head += std::string(name) + ": " + value + "\r\n";
     events_->queued += head.size() + 2;
     beast::get_lowest_layer(stream_).expires_never();
-    SendEvent(head + "\r\n");
+    queue_.push_front(head + "\r\n");
+    WriteNext();
     WatchForEnd();
     Beat();
   }
 
   void SendEvent(std::string frame) override {
-    if (closed_ || !in_events_) return;
+    if (closed_) return;
     queue_.push_back(std::move(frame));
-    if (queue_.size() == 1) WriteNext();
+    // What another thread posts may overtake BeginEvents, which this one has posted.
+    if (in_events_ && queue_.size() == 1) WriteNext();
   }
 
   void EndEvents() override {
-    if (!in_events_ || closed_) return;
-    if (queue_.empty()) return Close();
+    if (closed_) return;
+    if (in_events_ && queue_.empty()) return Close();
     last_event_ = true;
   }
 
@@ -345,7 +349,7 @@ class ConnectionOf : public Connection {
   std::optional<beast::http::request_parser<beast::http::string_body>> parser_;
   beast::http::response<beast::http::string_body> answer_;
   std::shared_ptr<EventState> events_ = std::make_shared<EventState>();
-  std::deque<std::string> queue_;  // the first is being written
+  std::deque<std::string> queue_;  // in_events_: the first is being written
   std::array<char, 512> ignored_{};
   uint64_t request_ = 0;  // which request the client waits for
   bool waiting_ = false;

@@ -155,7 +155,7 @@ def test_who_may(serving, api):
     status, seen = api.ask("GET", f"/api/v1/jobs/{mine}", token=stranger)
     assert status == 200 and seen["argv"] == [] and seen["directory"] == "", seen
     status, problem = api.ask("POST", f"/api/v1/jobs/{mine}/cancel", token=stranger)
-    assert status == 403 and "belongs to" in problem["detail"], problem
+    assert status == 403 and "only its owner" in problem["detail"], problem
     assert api.get(f"/jobs/{mine}")["state"] == "PENDING"
 
     tokens = {t["name"]: t for t in c.json("token", "list")["tokens"]}

@@ -215,7 +215,7 @@ def test_private_files_under_other_names_are_not_served(cluster, here, view):
         assert r.stdout == "fine2\n", r.stderr
     finally:
         subprocess.run(["umount", "-l", here / "mounted"], check=True)
-    r = cluster.vrun(f"--view={view}", "--expose", f"{inside(cluster, here)}/deploy", "--", "grep", "-c", "KEY", f"{inside(cluster, here)}/deploy")
+    r = cluster.vrun("--view=frozen", "--expose", f"{inside(cluster, here)}/deploy", "--", "grep", "-c", "KEY", f"{inside(cluster, here)}/deploy")
     assert r.stdout == "2\n", r.stderr
 
 

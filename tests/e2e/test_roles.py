@@ -59,7 +59,7 @@ def test_people_do_and_see_what_the_administrator_says(cluster):
         [found] = [j for j in json.loads(by.run("vctl", "jobs", "-o", "json", check=True).stdout)["jobs"] if j["job"] == job]
         return found
     assert (seen(lea)["name"], seen(lea)["user"]) == ("secret-plan", "amy@laptop")
-    assert "secret" not in json.dumps(seen(bob)) and "amy" not in json.dumps(seen(bob))
+    assert "secret-plan" not in json.dumps(seen(bob)) and "amy" not in json.dumps(seen(bob))
     assert "does not show others' jobs" in bob.run("vctl", "why", str(job)).stderr
     for by, may in [(bob, False), (lea, True)]:
         said = by.run("vctl", "cancel", str(job))
