@@ -324,7 +324,7 @@ TEST_F(ArrayTest, WhatCannotBeIsRefused) {
   v1::GetRequest get;
   get.set_job(job);
   get.set_element(1);
-  EXPECT_EQ(control::Get(*state_, kAnna, get).error().code(), Code::kInvalid);
+  EXPECT_EQ(control::Get(*state_, kAnna, get).error().code(), Code::kNotFound);
   EXPECT_EQ(Change(job, v1::ChangeJobs::HOLD, {{0, 1, 1}}),
             "job " + std::to_string(job) + ": it is no array: name the job alone");
   const uint64_t array = Submit(ArrayJob("c", {{0, 1, 1}})).job();

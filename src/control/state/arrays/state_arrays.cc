@@ -425,7 +425,7 @@ void State::AddElements(const JobRow& job, bool whole, v1::JobInfo* info) {
 Result<JobRow> State::FindElement(uint64_t id, uint32_t index) {
   VRUN_ASSIGN(JobRow job, Find(id));
   if (job.elements == 0) {
-    return Error(Code::kInvalid, "job " + std::to_string(id) + ": it is no array: name the job alone");
+    return Error(Code::kNotFound, "job " + std::to_string(id) + ": it is no array: name the job alone");
   }
   VRUN_ASSIGN(const std::optional<uint64_t> element, store_->FindElement(id, index));
   if (element) return Find(*element);
