@@ -15,10 +15,10 @@
 namespace vrun::control {
 
 struct ControllerOptions {
-  std::string listen = "127.0.0.1:0";       // HOST:PORT; port 0 picks a port, which the next start uses again
-  std::string state_directory;              // vrun.db and its log, `people`, `address` and `http` (the HOST:PORT in use), `lock`
-  std::string pki_directory;                // ca.pem, NAME.pem, NAME.key
-  std::string authority;                    // directory of ca.pem and ca.key, for machines that join; "": they cannot
+  std::string listen = "127.0.0.1:0";  // HOST:PORT; port 0 picks a port, which the next start uses again
+  std::string state_directory;  // vrun.db and its log, `people`, `address` and `http` (the HOST:PORT in use), `lock`
+  std::string pki_directory;    // ca.pem, NAME.pem, NAME.key
+  std::string authority;        // directory of ca.pem and ca.key, for machines that join; "": they cannot
   int64_t certificate_seconds = 24 * 3600;  // how long the certificates of such machines are good
   std::string door;                         // socket for the users of this machine (door.h); "": none
   std::string name = "controller";          // subject name in the certificate

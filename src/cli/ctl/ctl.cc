@@ -9,10 +9,10 @@ namespace vrun::cli {
 namespace {
 
 constexpr const CtlCommand* kCommands[] = {
-    &kCtlUp,     &kCtlDown,       &kCtlStatus,  &kCtlDoctor,  &kCtlNodes,       &kCtlGpus,  &kCtlTop,
-    &kCtlCache,  &kCtlSnapshot,   &kCtlEnv,     &kCtlSecret,  &kCtlJobs,        &kCtlJob,   &kCtlLogs,
-    &kCtlCancel, &kCtlHold,       &kCtlRelease, &kCtlRequeue, &kCtlWait,        &kCtlQueue, &kCtlWhy,
-    &kCtlQuota,  &kCtlAccounting, &kCtlDrain,   &kCtlResume,  &kCtlMaintenance, &kCtlUser,  &kCtlNode,
+    &kCtlUp,     &kCtlDown,       &kCtlStatus,  &kCtlDoctor,  &kCtlNodes,       &kCtlGpus,      &kCtlTop,
+    &kCtlCache,  &kCtlSnapshot,   &kCtlEnv,     &kCtlSecret,  &kCtlJobs,        &kCtlJob,       &kCtlLogs,
+    &kCtlCancel, &kCtlHold,       &kCtlRelease, &kCtlRequeue, &kCtlWait,        &kCtlQueue,     &kCtlWhy,
+    &kCtlQuota,  &kCtlAccounting, &kCtlDrain,   &kCtlResume,  &kCtlMaintenance, &kCtlUser,      &kCtlNode,
     &kCtlLogin,  &kCtlWhoAmI,     &kCtlToken,   &kCtlAdmin,   &kCtlSim,         &kCtlCompletion};
 
 std::string GeneralHelp() {

@@ -66,9 +66,9 @@ class DenyList {
  public:
   struct Options {
     std::string root = "/";
-    std::vector<std::string> homes;         // paths in the root
-    std::vector<std::string> home_parents;  // {"/home"} for root
-    std::vector<std::string> own;           // paths of this machine, in or outside of the root
+    std::vector<std::string> homes;               // paths in the root
+    std::vector<std::string> home_parents;        // {"/home"} for root
+    std::vector<std::string> own;                 // paths of this machine, in or outside of the root
     std::string admin_list = "", user_list = "";  // files of this machine (own_list.h); "" or absent: none
   };
   explicit DenyList(Options options);
