@@ -296,7 +296,7 @@ def test_27_another_user_learns_and_changes_nothing_of_a_job(cluster, anna, eve,
         wait_until("the list is read", lambda: eve.call("/vrun.v1.Control/Drain", "DrainNodes", 'nodes: "n1" resume: true').status == DENIED)
         for what in ("HOLD", "RELEASE", "REQUEUE"):
             said = eve.call("/vrun.v1.Control/Change", "ChangeJobs", f"what: {what} jobs {{ job: {running} }}").text("ChangeReply")
-            assert "it belongs to" in said, said
+            assert "it is not yours" in said, said
         assert eve.call("/vrun.v1.Control/Maintain", "SetMaintenance", f'name: "x" nodes: "n1" from_us: 1 until_us: {1 << 60}').status == DENIED
         assert anna.call("/vrun.v1.Control/Drain", "DrainNodes", 'nodes: "n1" resume: true').status == 0   # the control
     finally:

@@ -191,9 +191,16 @@ TEST_F(SharedMappingsTest, WhatWasReadBeforeItWasKnownToBeMappedIsAnother) {
   EXPECT_EQ(Content(unknown), "a");
   array.bytes()[0] = 'b';
   std::this_thread::sleep_for(100ms);
-  const tree::FileVersion now = Current();
+  tree::FileVersion now = Current();
   EXPECT_NE(now, unknown);
-  EXPECT_EQ(Content(now), "b");
+  std::string content = Content(now);
+  // Since Linux 6.13 the look itself may give the file one more time: then there is a newer version, never old content.
+  if (content != "b") {
+    EXPECT_EQ(content, "/d/array: changed at home after the job's tree was taken");
+    now = Current();
+    content = Content(now);
+  }
+  EXPECT_EQ(content, "b");
   ASSERT_EQ(::stat((root_ / "d/array").c_str(), &st), 0);
   EXPECT_EQ(st.st_mode & 07777, 0644u);
   EXPECT_EQ(Current(), now) << "once";
