@@ -7,7 +7,7 @@
 namespace vrun::control {
 namespace {
 
-constexpr int64_t kNode = 1000;
+constexpr int64_t kWholeNode = 1000;
 
 void Take(int64_t milli, int64_t now, v1::NodeHealth* health) {
   auto* taken = health->add_taken();
@@ -18,7 +18,7 @@ void Take(int64_t milli, int64_t now, v1::NodeHealth* health) {
 }  // namespace
 
 int64_t RoomToDrain(const HealthLimits& limits, int64_t nodes, int64_t taken_milli) {
-  return std::max<int64_t>(std::max(kNode, nodes * kNode * limits.percent / 100) - taken_milli, 0);
+  return std::max<int64_t>(std::max(kWholeNode, nodes * kWholeNode * limits.percent / 100) - taken_milli, 0);
 }
 
 int64_t TakenSince(const v1::NodeHealth& health, int64_t since) {
@@ -40,7 +40,7 @@ v1::NodeHealth Judge(v1::NodeHealth health, const HealthWord& word, const Health
   health.set_bad_gpus(health.bad_gpus() & word.bad_gpus);
   if (!drains) health.clear_drain();
   const int64_t gpus = std::max(word.gpus, 1);
-  const auto out = [gpus](uint32_t bad) { return std::popcount(bad) * kNode / gpus; };
+  const auto out = [gpus](uint32_t bad) { return std::popcount(bad) * kWholeNode / gpus; };
   // What was taken of this node in the window is paid for, even if it came back meanwhile.
   const int64_t paid = TakenSince(health, now - limits.window_micros);
   const auto cost_of = [&](int64_t taken) {
@@ -52,7 +52,7 @@ v1::NodeHealth Judge(v1::NodeHealth health, const HealthWord& word, const Health
                        std::to_string(limits.window_micros / 60'000'000) + " minutes");
   };
   if (drains && health.drain().empty()) {
-    const int64_t cost = cost_of(kNode);
+    const int64_t cost = cost_of(kWholeNode);
     if (cost > room) {
       ignore(word.drain);
     } else {
