@@ -6,7 +6,7 @@
 // deny_list.cc lists. Denied in /etc: password hashes, host keys and the like. They are left out of the tree, and the
 // patterns are checked again whenever content is served, so a key made after the scan is not served either. If one of
 // them is a symlink, its target is denied too, and so are the other names that a bind mount gives them. For hard links
-// and for keys in other places: private_files.h.
+// and for keys in other places: home/serve/private_files.h.
 //
 // Users and administrators add to the list (own_list.h).
 #pragma once

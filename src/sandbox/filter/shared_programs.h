@@ -33,8 +33,8 @@ class SharedPrograms {
   UniqueFd group_;
 };
 
-// What a program with this code is called: the same for the same instructions and maps. kInvalid etc. if a map is not
-// one.
+// What a program with this code is called: the same for the same instructions and maps. Fails if one of the descriptors
+// in it is no map.
 Result<std::string> ProgramName(std::span<const bpf_insn> code);
 
 }  // namespace vrun::sandbox
