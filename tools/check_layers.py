@@ -25,8 +25,8 @@ ALLOWED = {
     "ports": {"base"},
     "http": {"base"},
     "identity": {"base", "people", "rpc"},
-    "home": {"base", "tree", "store", "people", "rpc", "identity", "jobs", "ports"},
-    "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "people", "rpc", "identity", "s3", "ports"},
+    "home": {"base", "tree", "store", "people", "rpc", "identity", "jobs", "ports", "http"},
+    "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "people", "rpc", "identity", "s3", "ports", "http"},
     # A node towards homes, a home towards nodes: made of one half of each.
     "snapshots": {"base", "tree", "store", "vfs", "rpc", "s3", "home", "node"},
     "control": {"base", "sched", "jobs", "people", "rpc", "s3", "http"},
@@ -51,7 +51,7 @@ ROOMS = {
             "live/kernel", "live/content", "live/root", "live"],
     "home": ["root/watch", "root/secrets", "root", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "kept", "runs/command",
              "runs", "runs/pod", "runs/gang", "clients", "."],
-    "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "ports", "limits", "task", "agent"],
+    "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "ports", "limits", "task", "metrics", "agent"],
     "control": ["store", "tier", "places", "gpus", "journal", "access", "state", "state/arrays", "state/gpus", "state/people", "ops", "api", "duties", "."],
     "cli": ["base", "array", "isolation", "request", "gpus", "host", "run", "ctl", "people", "."],
 }

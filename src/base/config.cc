@@ -220,11 +220,13 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
                           {"view", &config.view},
                           {"conflicts", &config.conflicts},
                           {"away", &config.away},
+                          {"home_metrics", &config.home_metrics},
                           {"root", &config.root},
                           {"cache_size", &config.cache_size},
                           {"cache_min_free", &config.cache_min_free},
                           {"kept_size", &config.kept_size},
                           {"kept_days", &config.kept_days},
+                          {"node_metrics", &config.node_metrics},
                           {"fuse_passthrough", &config.fuse_passthrough},
                           {"fuse_push", &config.fuse_push},
                           {"fuse_readdirplus", &config.fuse_readdirplus},
@@ -273,6 +275,12 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
   if (!config.snapshots.empty()) {
     auto address = ParseHostPort(config.snapshots);
     if (!address) return At(file, where("snapshots"), "snapshots: " + address.error().message());
+  }
+  for (const auto& [name, value] :
+       {std::pair("home_metrics", &config.home_metrics), {"node_metrics", &config.node_metrics}}) {
+    if (value->empty()) continue;
+    auto address = ParseHostPort(*value);
+    if (!address) return At(file, where(name), std::string(name) + ": " + address.error().message());
   }
   for (std::string* path : {&config.root, &config.credentials}) {
     std::string_view name = path == &config.root ? "root" : "credentials";
@@ -358,6 +366,8 @@ std::string FormatConfig(const Config& config) {
   given("snapshots", config.snapshots, "HOST:PORT of the snapshot store");
   given("kept_size", config.kept_size, "bound of what jobs leave on the node with --writes=keep");
   given("kept_days", config.kept_days, "how long it stays there");
+  given("home_metrics", config.home_metrics, "HOST:PORT where Prometheus reads home's figures");
+  given("node_metrics", config.node_metrics, "HOST:PORT where Prometheus reads the node's");
   given("fuse_passthrough", config.fuse_passthrough, "auto, on or off: the kernel reads large files from the cache");
   given("fuse_push", config.fuse_push, "auto, on or off: small files go into the kernel ahead of their readers");
   given("fuse_readdirplus", config.fuse_readdirplus, "auto, on or off: listings give attributes");

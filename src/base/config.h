@@ -51,13 +51,15 @@ struct Config {
   std::string conflicts = "beside";
   std::string view = "live";  // or "frozen": default view of a run (batch jobs: frozen)
   std::string away;           // "on": `vbatch` submits away jobs unless told otherwise; "off" or "": it does not
+  std::string home_metrics;   // HOST:PORT where Prometheus reads home's figures; "": nowhere
   std::string root = "/";     // directory of this machine that the jobs see as "/"
   // For the node that `vctl up` starts on this machine:
   std::string cache_size;  // limit of its content caches, like "20G"; "": a quarter of their file system
   // they shrink while their file system has less free, like "5G" or "10%"; "": 1 GiB, at most a tenth
   std::string cache_min_free;
-  std::string kept_size;  // limit of writes kept with --writes=keep, like "50G"; "": 50G
-  std::string kept_days;  // how many days they stay; "": 14
+  std::string kept_size;     // limit of writes kept with --writes=keep, like "50G"; "": 50G
+  std::string kept_days;     // how many days they stay; "": 14
+  std::string node_metrics;  // HOST:PORT where Prometheus reads its figures; "": nowhere
   // Each "auto", "on" or "off"; "": auto. Same as `vrund node --fuse NAME=off`.
   std::string fuse_passthrough;
   std::string fuse_push;

@@ -99,6 +99,8 @@ int main(int argc, char** argv) {
       ->envname("VRUN_JOIN_TOKEN");
   node_app->add_option("--listen", node.listen_host, "address where homes reach this node")->capture_default_str();
   node_app->add_option("--port", node.listen_port, "port there; 0: any")->capture_default_str();
+  node_app->add_option("--metrics", node.metrics,
+                       "HOST:PORT where Prometheus reads the node's figures, without a token; port 0: any");
   node_app->add_option("--milli-cpus", node.milli_cpus, "offered, in thousandths of a core; 0: what the machine has");
   node_app->add_option("--memory-bytes", node.memory_bytes, "offered; 0: what the machine has");
   node_app->add_option("--gpus", node.gpus, "offered; -1: what the machine has");
