@@ -39,7 +39,7 @@ ALLOWED = {
 # Folders of a module, lowest first: each includes only itself and those before it. "." is the module's own folder.
 # "testing", where there is one, is above all of them, and only tests include it.
 ROOMS = {
-    "base": ["thread", ".", "hash", "io", "secrets"],
+    "base": ["thread", ".", "hash", "io", "secrets", "time"],
     "tree": [".", "scan"],
     "store": ["format", "."],
     "gpu": [".", "inject"],
@@ -52,7 +52,7 @@ ROOMS = {
     "home": ["root/watch", "root/secrets", "root", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "kept", "runs/command",
              "runs", "runs/pod", "runs/gang", "clients", "."],
     "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "ports", "limits", "task", "agent"],
-    "control": ["store", "tier", "places", "gpus", "journal", "access", "state", "state/arrays", "state/gpus", "state/people", "ops", "api", "duties", "."],
+    "control": ["store", "money", "tier", "places", "gpus", "journal", "access", "state", "state/arrays", "state/gpus", "state/people", "state/money", "ops", "api", "duties", "."],
     "cli": ["base", "array", "isolation", "request", "gpus", "host", "run", "ctl", "people", "."],
 }
 TESTING = "testing"

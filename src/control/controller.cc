@@ -95,6 +95,7 @@ Status Run(const ControllerOptions& options, EventLoop& loop) {
   ContentTier tier(options.tier, options.state_directory, &loop, &clock);
   const people::Members members(options.state_directory + "/people");
   Settings settings{options.heartbeat_micros, options.lease_micros, options.pools, &tier, std::move(scheduler)};
+  settings.boot_id = ReadFile("/proc/sys/kernel/random/boot_id").value_or("");
   settings.joined = [&members](const std::string& home) { return members.Has("home", home); };
   Service service(&loop, store.get(), &clock, std::move(settings));
   service.UseMembers(&members, {options.authority, options.certificate_seconds});

@@ -47,6 +47,9 @@ constexpr Row kRows[] = {
     {"/vrun.v1.Control/Accounts", "yyyyy", "nyyyy", "nnnyy"},
     {"/vrun.v1.Control/Nodes", "yyyyy", "yyyyy", "yyyyy"},
     {"/vrun.v1.Control/Teams", "yyyyy", "yyyyy", "yyyyy"},
+    {"/vrun.v1.Control/Usage", "yyyyy", "yyyyy", "yyyyy"},
+    {"/vrun.v1.Control/Prices", "yyyyy", "yyyyy", "yyyyy"},
+    {"/vrun.v1.Control/Budgets", "yyyyy", "yyyyy", "yyyyy"},
     {"/vrun.v1.Control/Drain", "nnnyy", "nnnyy", "nnnyy"},
     {"/vrun.v1.Control/Maintain", "yyyyy", "yyyyy", "yyyyy"},
     {"/vrun.v1.Control/Maintain#change", "nnnyy", "nnnyy", "nnnyy"},
@@ -228,6 +231,9 @@ class RolesTest : public ::testing::Test {
     }
     if (name == "Nodes") return Call<v1::NodesReply>(channel, call, v1::NodesRequest());
     if (name == "Teams") return Call<v1::TeamList>(channel, call, v1::TeamsRequest());
+    if (name == "Usage") return Call<v1::UsageReport>(channel, call, v1::UsageRequest());
+    if (name == "Prices") return Call<v1::PriceList>(channel, call, v1::PricesRequest());
+    if (name == "Budgets") return Call<v1::BudgetList>(channel, call, v1::BudgetsRequest());
     if (name == "PresignVault") return Call<v1::PresignReply>(channel, call, v1::VaultPresign());
     return CallPeople(channel, call);
   }

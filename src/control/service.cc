@@ -134,6 +134,9 @@ Result<int> Service::Start(const std::string& listen, const rpc::Credentials& cr
   ServeUnary("/vrun.v1.Control/Change", &Change);
   ServeUnary("/vrun.v1.Control/Drain", &Drain);
   ServeUnary("/vrun.v1.Control/Maintain", &Maintain);
+  ServeUnary("/vrun.v1.Control/Usage", &Usage);
+  ServeUnary("/vrun.v1.Control/Prices", &ListPrices);
+  ServeUnary("/vrun.v1.Control/Budgets", &Budgets);
   ServeUnary("/vrun.v1.Control/PresignVault", &PresignVault);
   ServeUnary("/vrun.v1.People/WhoAmI", &WhoAmI);
   ServeStreams();

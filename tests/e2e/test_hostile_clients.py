@@ -170,7 +170,7 @@ def home_id(cluster):
 # --- 25: who may connect at all
 
 UNARY = {"Submit": "SubmitRequest", "Cancel": "CancelRequest", "Get": "GetRequest", "List": "ListRequest", "Nodes": "NodesRequest", "Why": "WhyRequest",
-         "Teams": "TeamsRequest", "Accounts": "AccountsRequest", "Change": "ChangeJobs", "Drain": "DrainNodes", "Maintain": "SetMaintenance"}
+         "Teams": "TeamsRequest", "Accounts": "AccountsRequest", "Usage": "UsageRequest", "Prices": "PricesRequest", "Budgets": "BudgetsRequest", "Change": "ChangeJobs", "Drain": "DrainNodes", "Maintain": "SetMaintenance"}
 
 
 def test_25_without_a_certificate_of_the_cluster_nothing_but_join_is_answered(cluster, anna, tmp_path):

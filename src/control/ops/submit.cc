@@ -59,6 +59,9 @@ Status CheckScheduling(const v1::Scheduling& scheduling) {
   if (scheduling.team().size() > kMaxNameBytes) {
     return Error(Code::kInvalid, "submit: the name of the team is too long: correct --account");
   }
+  if (scheduling.project().size() > kMaxNameBytes) {
+    return Error(Code::kInvalid, "submit: the name of the project is too long: correct --project");
+  }
   if (!v1::JobClass_IsValid(scheduling.class_())) {
     return Error(Code::kUnsupported, "submit: this controller does not know the class: choose another");
   }
@@ -153,6 +156,7 @@ Result<v1::Array> ElementsOf(const v1::SubmitRequest& request) {
 void AddPlacement(State& state, v1::SubmitReply* reply) {
   auto it = state.jobs().find(reply->job());
   reply->set_deadline(state.DeadlineOf(reply->job()));
+  if (it != state.jobs().end()) reply->set_warning(state.BudgetWarning(it->second.scheduling.team()));
   if (it == state.jobs().end() || !state.IsPlaced(it->second)) return;
   if (auto placement = state.PlacementOf(it->second, 0)) *reply->mutable_placement() = *std::move(placement);
 }

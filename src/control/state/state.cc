@@ -81,6 +81,7 @@ Status State::Load() {
     LimitStart(job);
     VRUN_TRY(Know(std::move(job)));
   }
+  VRUN_TRY(LoadAccounting());
   return LoadScheduler(false);
 }
 
@@ -96,6 +97,9 @@ std::vector<std::string> State::Pools() const {
 }
 
 Result<uint64_t> State::Add(JobRow job) {
+  // An element waits since its array was submitted.
+  job.waits_since_us = AccountingNow();
+  if (job.array != 0) job.waits_since_us = std::min(job.waits_since_us, OnAccountingClock(job.submitted_us));
   VRUN_ASSIGN(job.id, store_->InsertJob(job));
   const uint64_t id = job.id;
   outbox_.pools.insert(job.pool);
@@ -155,6 +159,7 @@ Status State::End(uint64_t id, v1::JobState state, const std::string& reason) {
     job.reason += (reason.empty() ? "" : "; ") + job.gpu_fault;
   }
   stragglers_.erase(id);
+  VRUN_TRY(AccountEnd(job, state));
   VRUN_TRY(Save(job));
   if (!job.pods.empty()) VRUN_TRY(SaveAttempt(job, state, 0, job.ended_us, reason));
   outbox_.pools.insert(job.pool);

@@ -2,15 +2,14 @@
 #include "control/store/sqlite.h"
 
 #include <fcntl.h>
-#include <sqlite3.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <map>
 #include <string_view>
 
 #include "base/escape.h"
 #include "base/unique_fd.h"
+#include "control/store/sqlite_statement.h"
 
 namespace vrun::control {
 namespace {
@@ -112,6 +111,25 @@ ALTER TABLE pods ADD COLUMN gpu_milli INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE pods ADD COLUMN mig_profile TEXT NOT NULL DEFAULT '';
 ALTER TABLE pods ADD COLUMN usage BLOB NOT NULL DEFAULT x'';
 ALTER TABLE nodes ADD COLUMN health BLOB NOT NULL DEFAULT x'';
+)",
+    // Accounting begins with what runs. meta: accounting-clock.
+    R"(
+ALTER TABLE pods ADD COLUMN held_since_us INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN waits_since_us INTEGER NOT NULL DEFAULT 0;
+UPDATE pods SET held_since_us = a.placed_us FROM jobs j, attempts a
+  WHERE j.ended_us = 0 AND j.pods > 0 AND pods.job = j.id AND pods.attempt = j.attempt AND pods.state < 4
+    AND a.job = j.id AND a.attempt = j.attempt;
+CREATE TABLE holders (
+  id INTEGER PRIMARY KEY, user TEXT NOT NULL, team TEXT NOT NULL, project TEXT NOT NULL, pool TEXT NOT NULL,
+  gpu_type TEXT NOT NULL, UNIQUE (user, team, project, pool, gpu_type));
+CREATE TABLE intervals (
+  id INTEGER PRIMARY KEY, job INTEGER NOT NULL, attempt INTEGER NOT NULL, pod INTEGER NOT NULL,
+  start_us INTEGER NOT NULL, end_us INTEGER NOT NULL, holder INTEGER NOT NULL REFERENCES holders (id),
+  node TEXT NOT NULL, gpu_milli INTEGER NOT NULL, milli_cpus INTEGER NOT NULL, memory_bytes INTEGER NOT NULL,
+  ended INTEGER NOT NULL, lost_us INTEGER NOT NULL, busy_us INTEGER NOT NULL, metered_us INTEGER NOT NULL,
+  waited_us INTEGER NOT NULL, UNIQUE (job, attempt, pod, start_us));
+CREATE INDEX intervals_end ON intervals (end_us, start_us);
+CREATE INDEX intervals_start ON intervals (start_us);
 )"};
 constexpr int kSchemaVersion = static_cast<int>(std::size(kMigrations));
 
@@ -119,14 +137,14 @@ constexpr char kJobColumns[] =
     "id, user, request_id, home_id, pool, name, milli_cpus, memory_bytes, gpus, gpu_type, state, reason, submitted_us, "
     "started_us, ended_us, attempt, epoch, cancelled, cancel_signal, scheduling, stopping, stopping_us, preemptions, "
     "leaving_attempt, leaving_epoch, gang, ending, failure, failed_pod, failed_starts, first_end_us, saved_us, "
-    "lost_us, elements, array, array_index, parked, gpu_needs, sharers, gpu_fault, LENGTH(spec), pods";
+    "lost_us, elements, array, array_index, parked, gpu_needs, sharers, gpu_fault, waits_since_us, LENGTH(spec), pods";
 
 constexpr char kArrayColumns[] =
     "arrays.job, arrays.array, waiting, next, held, gated, completed, failed, arrays.cancelled, exit";
 
 constexpr char kPodColumns[] =
     "pod, node, token, gpu_mask, state, ready, exit, membership, leaving, mig_start, gpu_milli, "
-    "mig_profile, usage";
+    "mig_profile, usage, held_since_us";
 
 Code CodeOf(int sqlite_code) {
   switch (sqlite_code & 0xff) {
@@ -157,12 +175,6 @@ const char* Advice(int sqlite_code) {
   }
 }
 
-Error SqliteError(sqlite3* db, int code, std::string_view what) {
-  std::string text =
-      std::string(what) + ": " + (db != nullptr ? sqlite3_errmsg(db) : sqlite3_errstr(code)) + Advice(code);
-  return Error(CodeOf(code), std::move(text));
-}
-
 std::string Join(const std::vector<std::string>& parts) {
   std::string text;
   for (const std::string& p : parts) text += p + "\n";
@@ -179,95 +191,11 @@ std::vector<std::string> Split(const std::string& text) {
 
 }  // namespace
 
-struct SqliteStore::Database {
-  ~Database() {
-    for (auto& [sql, statement] : statements) sqlite3_finalize(statement);
-    sqlite3_close(handle);
-  }
-  sqlite3* handle = nullptr;
-  std::map<std::string, sqlite3_stmt*, std::less<>> statements;  // prepared once
-};
-
-// One use of a prepared statement: binds in order, reads columns in order. The destructor resets the statement.
-class SqliteStore::Statement {
- public:
-  Statement(SqliteStore* store, std::string_view sql) : store_(store) {
-    Database& db = *store->database_;
-    auto it = db.statements.find(sql);
-    if (it == db.statements.end()) {
-      sqlite3_stmt* made = nullptr;
-      code_ = sqlite3_prepare_v3(db.handle, sql.data(), static_cast<int>(sql.size()), SQLITE_PREPARE_PERSISTENT, &made,
-                                 nullptr);
-      if (code_ != SQLITE_OK) return;
-      it = db.statements.emplace(std::string(sql), made).first;
-    }
-    statement_ = it->second;
-  }
-  ~Statement() {
-    if (statement_ == nullptr) return;
-    sqlite3_reset(statement_);
-    sqlite3_clear_bindings(statement_);
-  }
-  Statement(const Statement&) = delete;
-  Statement& operator=(const Statement&) = delete;
-
-  Statement& Int(int64_t value) {
-    if (Bindable()) code_ = sqlite3_bind_int64(statement_, next_bind_, value);
-    return *this;
-  }
-  // The text must outlive the use of the statement.
-  Statement& Text(std::string_view value) {
-    if (Bindable())
-      code_ = sqlite3_bind_text64(statement_, next_bind_, value.data(), value.size(), SQLITE_STATIC, SQLITE_UTF8);
-    return *this;
-  }
-  Statement& Blob(std::string_view value) {
-    if (Bindable()) {
-      // A null pointer would bind NULL.
-      code_ = sqlite3_bind_blob64(statement_, next_bind_, value.data() != nullptr ? value.data() : "", value.size(),
-                                  SQLITE_STATIC);
-    }
-    return *this;
-  }
-
-  // True: there is a row. False: no more rows.
-  Result<bool> Step() {
-    if (store_->failure_) return *store_->failure_;
-    if (code_ == SQLITE_OK) code_ = sqlite3_step(statement_);
-    column_ = 0;
-    if (code_ == SQLITE_ROW) {
-      code_ = SQLITE_OK;
-      return true;
-    }
-    if (code_ == SQLITE_DONE) return false;
-    return store_->Fail(SqliteError(store_->database_->handle, code_, "state database"));
-  }
-  Status Run() {
-    VRUN_ASSIGN([[maybe_unused]] bool row, Step());
-    return {};
-  }
-
-  int64_t Int() { return sqlite3_column_int64(statement_, column_++); }
-  std::string Bytes() {
-    int c = column_++;
-    const void* data = sqlite3_column_blob(statement_, c);
-    return data == nullptr
-               ? ""
-               : std::string(static_cast<const char*>(data), static_cast<size_t>(sqlite3_column_bytes(statement_, c)));
-  }
-
- private:
-  bool Bindable() {
-    ++next_bind_;
-    return code_ == SQLITE_OK;
-  }
-
-  SqliteStore* const store_;
-  sqlite3_stmt* statement_ = nullptr;
-  int code_ = SQLITE_OK;
-  int next_bind_ = 0;
-  int column_ = 0;
-};
+Error SqliteError(sqlite3* db, int code, std::string_view what) {
+  std::string text =
+      std::string(what) + ": " + (db != nullptr ? sqlite3_errmsg(db) : sqlite3_errstr(code)) + Advice(code);
+  return Error(CodeOf(code), std::move(text));
+}
 
 namespace {
 
@@ -332,6 +260,7 @@ JobRow ReadJob(S& s) {
   job.needs.gpu_memory_bytes = static_cast<int64_t>(gpus.gpu_memory_bytes());
   job.needs.sharers = static_cast<uint64_t>(s.Int());
   job.gpu_fault = s.Bytes();
+  job.waits_since_us = s.Int();
   job.spec_bytes = static_cast<uint64_t>(s.Int());
   return job;
 }
@@ -352,6 +281,7 @@ PodRow ReadPod(S& s) {
   pod.gpu_milli = static_cast<uint32_t>(s.Int());
   pod.mig_profile = s.Bytes();
   pod.usage = s.Bytes();
+  pod.held_since_us = s.Int();
   return pod;
 }
 
@@ -435,8 +365,8 @@ Result<uint64_t> SqliteStore::InsertJob(const JobRow& job) {
       this,
       "INSERT INTO jobs (user, request_id, home_id, pool, name, spec, milli_cpus, memory_bytes, gpus, gpu_type, "
       "state, reason, submitted_us, started_us, ended_us, attempt, epoch, cancelled, cancel_signal, scheduling, gang, "
-      "elements, array, array_index, gpu_needs, sharers) VALUES "
-      "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+      "elements, array, array_index, gpu_needs, sharers, waits_since_us) VALUES "
+      "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
   const std::string scheduling = job.scheduling.SerializeAsString(), gang = job.gang.SerializeAsString();
   const std::string gpu_needs = GpuNeeds(job.needs);
   s.Text(job.user).Text(job.request_id).Blob(job.home_id).Text(job.pool).Text(job.name).Blob(job.spec);
@@ -444,7 +374,7 @@ Result<uint64_t> SqliteStore::InsertJob(const JobRow& job) {
   s.Int(job.state).Text(job.reason).Int(job.submitted_us).Int(job.started_us).Int(job.ended_us);
   s.Int(job.attempt).Int(static_cast<int64_t>(job.epoch)).Int(job.cancelled).Int(job.cancel_signal).Blob(scheduling);
   s.Blob(gang).Int(job.elements).Int(static_cast<int64_t>(job.array)).Int(job.array_index);
-  s.Blob(gpu_needs).Int(static_cast<int64_t>(job.needs.sharers));
+  s.Blob(gpu_needs).Int(static_cast<int64_t>(job.needs.sharers)).Int(job.waits_since_us);
   VRUN_TRY(s.Run());
   return static_cast<uint64_t>(sqlite3_last_insert_rowid(database_->handle));
 }
@@ -455,7 +385,7 @@ Status SqliteStore::UpdateJob(const JobRow& job) {
       "UPDATE jobs SET state=?, reason=?, started_us=?, ended_us=?, attempt=?, epoch=?, cancelled=?, cancel_signal=?, "
       "stopping=?, stopping_us=?, preemptions=?, leaving_attempt=?, leaving_epoch=?, ending=?, failure=?, "
       "failed_pod=?, failed_starts=?, first_end_us=?, saved_us=?, lost_us=?, scheduling=?, pods=?, parked=?, "
-      "gpu_fault=? "
+      "gpu_fault=?, waits_since_us=? "
       "WHERE id=?");
   const std::string scheduling = job.scheduling.SerializeAsString();
   s.Int(job.state).Text(job.reason).Int(job.started_us).Int(job.ended_us).Int(job.attempt);
@@ -464,7 +394,7 @@ Status SqliteStore::UpdateJob(const JobRow& job) {
   s.Int(static_cast<int64_t>(job.leaving.epoch)).Int(static_cast<int64_t>(job.ending)).Text(job.failure);
   s.Int(job.failed_pod).Int(job.failed_starts).Int(job.first_end_us);
   s.Int(job.saved_us).Int(job.lost_us).Blob(scheduling).Int(static_cast<int64_t>(job.pods.size()));
-  s.Int(job.parked).Text(job.gpu_fault).Int(static_cast<int64_t>(job.id));
+  s.Int(job.parked).Text(job.gpu_fault).Int(job.waits_since_us).Int(static_cast<int64_t>(job.id));
   return s.Run();
 }
 
@@ -499,12 +429,13 @@ Status SqliteStore::UpdateArray(const ArrayRow& row, bool sets) {
 Status SqliteStore::PutPod(uint64_t job, uint32_t attempt, const PodRow& pod) {
   Statement s(this,
               "INSERT INTO pods (job, attempt, pod, node, token, gpu_mask, state, ready, exit, membership, leaving, "
-              "mig_start, gpu_milli, mig_profile, usage) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
+              "mig_start, gpu_milli, mig_profile, usage, held_since_us) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
               "ON CONFLICT (job, attempt, pod) DO UPDATE SET state=excluded.state, ready=excluded.ready, "
-              "exit=excluded.exit, membership=excluded.membership, leaving=excluded.leaving, usage=excluded.usage");
+              "exit=excluded.exit, membership=excluded.membership, leaving=excluded.leaving, usage=excluded.usage, "
+              "held_since_us=excluded.held_since_us");
   s.Int(static_cast<int64_t>(job)).Int(attempt).Int(pod.pod).Text(pod.node).Blob(pod.token).Int(pod.gpu_mask);
   s.Int(pod.state).Int(pod.ready).Blob(pod.exit).Int(static_cast<int64_t>(pod.membership)).Text(pod.leaving);
-  s.Int(pod.mig_start).Int(pod.gpu_milli).Text(pod.mig_profile).Blob(pod.usage);
+  s.Int(pod.mig_start).Int(pod.gpu_milli).Text(pod.mig_profile).Blob(pod.usage).Int(pod.held_since_us);
   return s.Run();
 }
 

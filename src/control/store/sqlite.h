@@ -2,6 +2,7 @@
 // The store in one SQLite file: WAL, synchronous=FULL, so one fsync per transaction.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -32,6 +33,8 @@ class SqliteStore : public Store {
   Status PutNode(const NodeRow& node) override;
   Status PutMaintenance(const MaintenanceRow& window) override;
   Status DropMaintenance(const std::string& name) override;
+  Status AddInterval(const Holder& holder, const IntervalRow& interval) override;
+  Status PutAccountingClock(const AccountingClock& clock) override;
   Status AppendJournal(const std::string& row) override;
   Status ClearJournal() override;
   Result<std::optional<uint64_t>> FindRequest(const std::string& user, const std::string& request_id) override;
@@ -49,6 +52,13 @@ class SqliteStore : public Store {
   Result<std::vector<AttemptRow>> Attempts(uint64_t job) override;
   Result<std::vector<JobRow>> EndedJobs(uint64_t after, int limit, bool newest) override;
   Result<std::vector<std::string>> Journal() override;
+  Status ReadIntervals(int64_t from, int64_t to,
+                       const std::function<void(const Holder&, const IntervalRow&)>& each) override;
+  Result<std::vector<std::pair<Holder, IntervalRow>>> IntervalsOf(uint64_t job) override;
+  Result<int64_t> FirstInterval() override;
+  Result<int64_t> LastInterval() override;
+  Result<std::optional<AccountingClock>> GetAccountingClock() override;
+  Result<std::string> NameOfJob(uint64_t id) override;
 
  private:
   struct Database;
@@ -60,6 +70,8 @@ class SqliteStore : public Store {
   // Reads all rows of the statement and then the pods of the jobs.
   Result<std::vector<JobRow>> ReadJobs(Statement& statement, bool with_spec);
   Result<std::vector<ArrayRow>> ReadArrays(Statement& statement);
+  Result<int64_t> IdOf(const Holder& holder);  // makes it
+  Result<std::map<int64_t, Holder>> Holders();
   Error Fail(Error error);  // stores the first error of a transaction
 
   std::unique_ptr<Database> database_;
