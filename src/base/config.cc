@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/config.h"
 
+#include <arpa/inet.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
@@ -267,7 +269,7 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
     return At(file, where(field.name), std::string(field.name) + ": must be \"auto\", \"on\" or \"off\"");
   }
   if (!config.controller.empty()) {
-    auto address = ParseHostPort(config.controller);
+    Status address = CheckControllers(config.controller);
     if (!address) return At(file, where("controller"), "controller: " + address.error().message());
   }
   if (!config.snapshots.empty()) {
@@ -379,6 +381,21 @@ Status WriteConfig(const std::string& file, const Config& config) {
   auto back = ParseConfig(text, file);
   if (!back) return std::move(back).error().With("write the configuration");
   return WriteFileAtomic(file, text, 0600);
+}
+
+Status CheckControllers(std::string_view text) {
+  const bool several = text.find(',') != std::string_view::npos;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    VRUN_ASSIGN(const HostPort one, ParseHostPort(text.substr(at, end - at)));
+    in_addr numeric;
+    if (several && ::inet_pton(AF_INET, one.host.c_str(), &numeric) != 1) {
+      return Error(Code::kInvalid,
+                   "address " + Escape(one.host) + ": of several controllers write numeric IPv4 addresses");
+    }
+    at = end + 1;
+  }
+  return {};
 }
 
 Result<HostPort> ParseHostPort(std::string_view text, bool allow_port_zero) {

@@ -41,7 +41,7 @@ Status MakePlaces(const Places& places, uid_t uid);
 Status CheckSocketDirectory(const Places& places, uid_t uid);
 
 struct Config {
-  std::string controller;        // HOST:PORT to connect to; "": no cluster yet
+  std::string controller;        // HOST:PORT to connect to, or several (CheckControllers); "": no cluster yet
   std::string snapshots;         // HOST:PORT of the snapshot store; "": none
   std::string credentials;       // directory of ca.pem, NAME.pem and NAME.key
   std::string credentials_name;  // NAME
@@ -91,6 +91,10 @@ struct HostPort {
   int port = 0;
 };
 Result<HostPort> ParseHostPort(std::string_view text, bool allow_port_zero = false);
+
+// One HOST:PORT, or several with commas between, of an active controller and those that stand by. Each of several is a
+// numeric IPv4 address.
+Status CheckControllers(std::string_view text);
 
 // The line of the first non-ASCII letter outside quotes and comments; 0: none. The TOML parser must not see one.
 size_t LineOfBareLetterOutsideAscii(std::string_view text);

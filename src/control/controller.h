@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The controller: `vrund controller`. It owns the durable jobs, the queue and the node leases.
 //
-// One thread owns all state. Requests of all connections are queued. Each batch of queued requests runs in one SQLite
-// transaction. Replies, events and orders to nodes are sent only after its COMMIT, so an answer means that the change
-// is on disk.
+// One thread owns all state. Requests of all connections are queued. Each batch of queued requests runs in one
+// transaction of the database. Replies, events and orders to nodes are sent only after its COMMIT, so an answer means
+// that the change is on disk.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,13 @@ namespace vrun::control {
 struct ControllerOptions {
   std::string listen = "127.0.0.1:0";  // HOST:PORT; port 0 picks a port, which the next start uses again
   std::string state_directory;  // vrun.db and its log, `people`, `address` and `http` (the HOST:PORT in use), `lock`
-  std::string pki_directory;    // ca.pem, NAME.pem, NAME.key
-  std::string authority;        // directory of ca.pem and ca.key, for machines that join; "": they cannot
+  // A PostgreSQL database in place of vrun.db (store/postgres.h): while another controller has it, this one stands by.
+  std::string database;
+  // What an active controller and those that stand by have in common besides: `people`, `content-secret`. "":
+  // state_directory.
+  std::string shared_directory;
+  std::string pki_directory;                // ca.pem, NAME.pem, NAME.key
+  std::string authority;                    // directory of ca.pem and ca.key, for machines that join; "": they cannot
   int64_t certificate_seconds = 24 * 3600;  // how long the certificates of such machines are good
   std::string door;                         // socket for the users of this machine (door.h); "": none
   std::string name = "controller";          // subject name in the certificate

@@ -50,6 +50,11 @@ int main(int argc, char** argv) {
 
   vrun::control::ControllerOptions controller;
   CLI::App* controller_app = app.add_subcommand("controller", "durable jobs, nodes, and who runs where");
+  controller_app->add_option("--database", controller.database,
+                             "PostgreSQL in place of a file in --state-dir, as libpq names it: "
+                             "postgresql://USER@HOST/NAME; while another controller has it, this one stands by");
+  controller_app->add_option("--shared-dir", controller.shared_directory,
+                             "what controllers of one database have in common: people, keys; default: --state-dir");
   controller_app->add_option("--listen", controller.listen, "HOST:PORT")->required();
   controller_app->add_option("--state-dir", controller.state_directory, "directory of the database")->required();
   controller_app->add_option("--pki", controller.pki_directory, "directory of ca.pem, controller.pem, controller.key")

@@ -200,6 +200,10 @@ class Cluster:
         self.vctl("up", "--no-node", "--listen", f"0.0.0.0:{self.port}", "--root", str(self.root),
                   *(["--http", f"127.0.0.1:{self.http_port}"] if self.http_port else []))
 
+    def controllers(self, here):
+        """Where the controller is, for who reaches this machine at the address `here`."""
+        return f"{here}:{self.port}"
+
     # --- the commands
 
     def command(self, *args):
@@ -292,7 +296,7 @@ class Cluster:
     def launch_node(self, name):
         node = self.nodes[name]
         host = node["directory"]
-        who = ["--controller", f"{node['ours']}:{self.port}", "--name", name, "--pool", "local", "--pki", "/var/lib/vrun/pki"]
+        who = ["--controller", self.controllers(node["ours"]), "--name", name, "--pool", "local", "--pki", "/var/lib/vrun/pki"]
         if node.get("token"):   # it joins by that
             who = ["--name", name, "--join", node["token"]]
         elif not (host / "state/pki").exists():

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of a store, run on SQLite.
+// The contract of a store, run on SQLite and on a real PostgreSQL.
 #include <gtest/gtest.h>
 #include <sqlite3.h>
 
+#include "control/store/postgres.h"
 #include "control/store/sqlite.h"
+#include "control/testing/postgres_server.h"
 #include "control/testing/testing.h"
 
 namespace vrun::control {
@@ -29,11 +31,55 @@ JobRow Row(const std::string& user, const std::string& request_id) {
   return job;
 }
 
-class StoreTest : public ::testing::Test {
+// One server for all tests. Null: PostgreSQL is not installed.
+PostgresServer* Postgres() {
+  static const std::unique_ptr<PostgresServer> server(PostgresServer::Programs().empty() ? nullptr
+                                                                                         : new PostgresServer());
+  return server.get();
+}
+
+enum class Kind { kSqlite, kPostgres };
+
+class StoreTest : public ::testing::TestWithParam<Kind> {
  protected:
-  StoreTest() { Open(); }
+  void SetUp() override {
+    if (GetParam() == Kind::kPostgres) {
+      if (Postgres() == nullptr) GTEST_SKIP() << "PostgreSQL is not installed: tools/install-deps --test";
+      url_ = Postgres()->MakeDatabase();
+    }
+    Open();
+  }
   void Open() {
     store_.reset();
+    if (GetParam() == Kind::kPostgres) {
+      auto opened = PostgresStore::Open({.url = url_, .holder = "test"});
+      ASSERT_TRUE(opened) << opened.error().message();
+      store_ = std::move(*opened);
+      return;
+    }
+    auto opened = SqliteStore::Open(directory_.path() + "/vrun.db");
+    ASSERT_TRUE(opened) << opened.error().message();
+    store_ = std::move(*opened);
+  }
+  uint64_t Insert(const JobRow& row) {
+    EXPECT_TRUE(store_->Begin());
+    auto id = store_->InsertJob(row);
+    EXPECT_TRUE(id);
+    EXPECT_TRUE(store_->Commit());
+    return *id;
+  }
+
+  TestDirectory directory_;
+  std::string url_;
+  std::unique_ptr<Store> store_;
+};
+
+INSTANTIATE_TEST_SUITE_P(On, StoreTest, ::testing::Values(Kind::kSqlite, Kind::kPostgres),
+                         [](const auto& info) { return info.param == Kind::kSqlite ? "Sqlite" : "Postgres"; });
+
+class SqliteStoreTest : public ::testing::Test {
+ protected:
+  SqliteStoreTest() {
     auto opened = SqliteStore::Open(directory_.path() + "/vrun.db");
     VRUN_CHECK(opened.has_value());
     store_ = std::move(*opened);
@@ -50,7 +96,7 @@ class StoreTest : public ::testing::Test {
   std::unique_ptr<SqliteStore> store_;
 };
 
-TEST_F(StoreTest, WhatWasCommittedIsThereAfterReopening) {
+TEST_P(StoreTest, WhatWasCommittedIsThereAfterReopening) {
   uint64_t id = Insert(Row("anna@h", "r1"));
   JobRow job = **store_->GetJob(id);
   job.state = v1::RUNNING;
@@ -127,7 +173,7 @@ TEST_F(StoreTest, WhatWasCommittedIsThereAfterReopening) {
   EXPECT_TRUE(nodes[0].lost);
 }
 
-TEST_F(StoreTest, RolledBackIsForgottenAndIdsAreNeverUsedAgain) {
+TEST_P(StoreTest, RolledBackIsForgottenAndIdsAreNeverUsedAgain) {
   uint64_t first = Insert(Row("anna@h", "r1"));
   ASSERT_TRUE(store_->Begin());
   ASSERT_TRUE(store_->InsertJob(Row("anna@h", "r2")));
@@ -136,7 +182,7 @@ TEST_F(StoreTest, RolledBackIsForgottenAndIdsAreNeverUsedAgain) {
   EXPECT_GT(Insert(Row("anna@h", "r3")), first);
 }
 
-TEST_F(StoreTest, OneRequestOfAUserIsOneJob) {
+TEST_P(StoreTest, OneRequestOfAUserIsOneJob) {
   uint64_t id = Insert(Row("anna@h", "r1"));
   EXPECT_EQ(**store_->FindRequest("anna@h", "r1"), id);
   Insert(Row("bob@h", "r1"));
@@ -149,7 +195,7 @@ TEST_F(StoreTest, OneRequestOfAUserIsOneJob) {
   EXPECT_FALSE(store_->FindRequest("anna@h", "r9")->has_value());
 }
 
-TEST_F(StoreTest, ListsAreNewestFirstAndFiltered) {
+TEST_P(StoreTest, ListsAreNewestFirstAndFiltered) {
   uint64_t a = Insert(Row("anna@h", "1"));
   uint64_t b = Insert(Row("anna@h", "2"));
   JobRow ended = **store_->GetJob(a);
@@ -167,7 +213,7 @@ TEST_F(StoreTest, ListsAreNewestFirstAndFiltered) {
   ASSERT_EQ(store_->ListJobs(false, 10)->size(), 1u);
 }
 
-TEST_F(StoreTest, AnArrayIsOneRowAndItsElementsAreFound) {
+TEST_P(StoreTest, AnArrayIsOneRowAndItsElementsAreFound) {
   JobRow row = Row("anna@h", "r1");
   row.elements = 100;
   const uint64_t id = Insert(row);
@@ -243,13 +289,13 @@ TEST_F(StoreTest, AnArrayIsOneRowAndItsElementsAreFound) {
   store_->Rollback();
 }
 
-TEST_F(StoreTest, ASecondOwnerIsRefused) {
+TEST_F(SqliteStoreTest, ASecondOwnerIsRefused) {
   auto second = SqliteStore::Open(directory_.path() + "/vrun.db");
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code(), Code::kExists);
 }
 
-TEST_F(StoreTest, AFullDiskIsAnErrorAndGoesAwayWithSpace) {
+TEST_F(SqliteStoreTest, AFullDiskIsAnErrorAndGoesAwayWithSpace) {
   Insert(Row("anna@h", "r1"));
   store_->LimitPages(1);
   ASSERT_TRUE(store_->Begin());
@@ -265,7 +311,7 @@ TEST_F(StoreTest, AFullDiskIsAnErrorAndGoesAwayWithSpace) {
 }
 
 // Until version 2 a job had one place, in its own row.
-TEST_F(StoreTest, AnOlderDatabaseKeepsItsJobsAndTheirPlaces) {
+TEST_F(SqliteStoreTest, AnOlderDatabaseKeepsItsJobsAndTheirPlaces) {
   const std::string path = directory_.path() + "/old.db";
   sqlite3* old = nullptr;
   ASSERT_EQ(sqlite3_open(path.c_str(), &old), SQLITE_OK);
@@ -326,7 +372,7 @@ PRAGMA user_version=2;
   EXPECT_EQ(*(*opened)->LastEpoch(), 9u);
 }
 
-TEST_F(StoreTest, RubbishIsNotADatabase) {
+TEST_F(SqliteStoreTest, RubbishIsNotADatabase) {
   ASSERT_TRUE(WriteFileAtomic(directory_.path() + "/rubbish.db", std::string(10'000, 'r'), 0600));
   EXPECT_EQ(SqliteStore::Open(directory_.path() + "/rubbish.db").error().code(), Code::kCorrupt);
 }

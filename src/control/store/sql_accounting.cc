@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of SqliteStore that keeps the intervals of the accounting.
+// The part of SqlStore that keeps the intervals of the accounting.
 #include <algorithm>
 #include <charconv>
 
-#include "control/store/sqlite.h"
-#include "control/store/sqlite_statement.h"
+#include "control/store/sql_statement.h"
+#include "control/store/sql_store.h"
 
 namespace vrun::control {
 
-Result<int64_t> SqliteStore::IdOf(const Holder& h) {
+Result<int64_t> SqlStore::IdOf(const Holder& h) {
   const auto bind = [&](Statement& s) { s.Text(h.user).Text(h.team).Text(h.project).Text(h.pool).Text(h.gpu_type); };
   {
     Statement find(this, "SELECT id FROM holders WHERE user=? AND team=? AND project=? AND pool=? AND gpu_type=?");
@@ -16,13 +16,13 @@ Result<int64_t> SqliteStore::IdOf(const Holder& h) {
     VRUN_ASSIGN(const bool known, find.Step());
     if (known) return find.Int();
   }
-  Statement make(this, "INSERT INTO holders (user, team, project, pool, gpu_type) VALUES (?,?,?,?,?)");
+  Statement make(this, "INSERT INTO holders (user, team, project, pool, gpu_type) VALUES (?,?,?,?,?) RETURNING id");
   bind(make);
-  VRUN_TRY(make.Run());
-  return sqlite3_last_insert_rowid(database_->handle);
+  VRUN_ASSIGN([[maybe_unused]] const bool made, make.Step());
+  return make.Int();
 }
 
-Status SqliteStore::AddInterval(const Holder& holder, const IntervalRow& row) {
+Status SqlStore::AddInterval(const Holder& holder, const IntervalRow& row) {
   VRUN_ASSIGN(const int64_t id, IdOf(holder));
   int64_t busy = row.busy_us, metered = row.metered_us;
   {
@@ -43,7 +43,7 @@ Status SqliteStore::AddInterval(const Holder& holder, const IntervalRow& row) {
   return s.Run();
 }
 
-Result<std::map<int64_t, Holder>> SqliteStore::Holders() {
+Result<std::map<int64_t, Holder>> SqlStore::Holders() {
   Statement s(this, "SELECT id, user, team, project, pool, gpu_type FROM holders");
   std::map<int64_t, Holder> holders;
   for (;;) {
@@ -84,8 +84,8 @@ void ReadInterval(S& s, IntervalRow* row) {
 
 }  // namespace
 
-Status SqliteStore::ReadIntervals(int64_t from, int64_t to,
-                                  const std::function<void(const Holder&, const IntervalRow&)>& each) {
+Status SqlStore::ReadIntervals(int64_t from, int64_t to,
+                               const std::function<void(const Holder&, const IntervalRow&)>& each) {
   static const std::string sql = std::string("SELECT ") + kIntervalColumns +
                                  " FROM intervals INDEXED BY intervals_end WHERE end_us>=? AND start_us<? ORDER BY "
                                  "end_us, start_us";
@@ -103,7 +103,7 @@ Status SqliteStore::ReadIntervals(int64_t from, int64_t to,
   }
 }
 
-Result<std::vector<std::pair<Holder, IntervalRow>>> SqliteStore::IntervalsOf(uint64_t job) {
+Result<std::vector<std::pair<Holder, IntervalRow>>> SqlStore::IntervalsOf(uint64_t job) {
   static const std::string sql = std::string("SELECT user, team, project, holders.pool, gpu_type, node, ") +
                                  kIntervalColumns +
                                  " FROM intervals JOIN holders ON holders.id=holder WHERE job=? ORDER BY start_us, "
@@ -126,26 +126,28 @@ Result<std::vector<std::pair<Holder, IntervalRow>>> SqliteStore::IntervalsOf(uin
   }
 }
 
-Result<int64_t> SqliteStore::FirstInterval() {
+Result<int64_t> SqlStore::FirstInterval() {
   Statement s(this, "SELECT coalesce(min(start_us), 0) FROM intervals");
   VRUN_ASSIGN([[maybe_unused]] const bool row, s.Step());
   return s.Int();
 }
 
-Result<int64_t> SqliteStore::LastInterval() {
+Result<int64_t> SqlStore::LastInterval() {
   Statement s(this, "SELECT coalesce(max(end_us), 0) FROM intervals");
   VRUN_ASSIGN([[maybe_unused]] const bool row, s.Step());
   return s.Int();
 }
 
-Status SqliteStore::PutAccountingClock(const AccountingClock& clock) {
-  Statement s(this, "INSERT OR REPLACE INTO meta (key, value) VALUES ('accounting-clock', ?)");
+Status SqlStore::PutAccountingClock(const AccountingClock& clock) {
+  Statement s(this,
+              "INSERT INTO meta (key, value) VALUES ('accounting-clock', ?) ON CONFLICT (key) DO UPDATE SET "
+              "value=excluded.value");
   const std::string value = std::to_string(clock.at_us) + " " + std::to_string(clock.monotonic) + " " + clock.boot_id;
   s.Text(value);
   return s.Run();
 }
 
-Result<std::optional<AccountingClock>> SqliteStore::GetAccountingClock() {
+Result<std::optional<AccountingClock>> SqlStore::GetAccountingClock() {
   Statement s(this, "SELECT value FROM meta WHERE key='accounting-clock'");
   VRUN_ASSIGN(const bool row, s.Step());
   if (!row) return std::optional<AccountingClock>();
@@ -163,7 +165,7 @@ Result<std::optional<AccountingClock>> SqliteStore::GetAccountingClock() {
   return std::optional<AccountingClock>(std::move(clock));
 }
 
-Result<std::string> SqliteStore::NameOfJob(uint64_t id) {
+Result<std::string> SqlStore::NameOfJob(uint64_t id) {
   Statement s(this, "SELECT name FROM jobs WHERE id=?");
   s.Int(static_cast<int64_t>(id));
   VRUN_ASSIGN(const bool row, s.Step());
