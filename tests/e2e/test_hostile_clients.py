@@ -18,6 +18,7 @@ import urllib.parse
 import pytest
 
 from cluster import TOP, wait_until
+from test_cache import fs_pid
 
 h2 = pytest.importorskip("h2.connection", reason="needs python3-h2") and __import__("h2")
 pytestmark = [pytest.mark.seconds(180), pytest.mark.skipif(not shutil.which("openssl") or not shutil.which("protoc"), reason="needs openssl and protoc")]
@@ -26,7 +27,7 @@ DENIED, NOT_FOUND, UNIMPLEMENTED, UNAUTHENTICATED = 7, 5, 12, 16
 
 def coded(direction, kind, data):
     """Text to the bytes of a message, or back."""
-    files = ("control.proto", "task.proto", "kept.proto", "people.proto")
+    files = ("control.proto", "task.proto", "kept.proto", "people.proto", "content.proto")
     r = subprocess.run(["protoc", f"--{direction}=vrun.v1.{kind}", "-I", TOP / "proto", *files], input=data, capture_output=True)
     assert r.returncode == 0, r.stderr.decode()
     return r.stdout
@@ -165,6 +166,22 @@ def home_id(cluster):
     machine = pathlib.Path("/etc/machine-id")
     seed = (cluster.home_state / "home_id").read_text()
     return hashlib.sha256(((machine.read_text() if machine.exists() else "") + "\n" + seed).encode()).hexdigest()[:32]
+
+
+def listens(pid):
+    """The TCP port on which the process listens, in its network."""
+    inodes = set()
+    for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            inodes.add(os.readlink(link))
+        except OSError:
+            pass
+    for name in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                return int(fields[1].rsplit(":", 1)[1], 16)
+    raise AssertionError(f"process {pid} listens nowhere")
 
 
 # --- 25: who may connect at all
@@ -342,6 +359,22 @@ def test_24_a_jobs_token_opens_one_job_for_one_user_while_it_runs(cluster, anna,
     cluster.run("vctl", "wait", str(running))
     assert cluster.json("job", str(running))["state"] == "CANCELLED"
     assert not attached(attach(anna))
+
+
+def test_24_a_jobs_token_lets_no_other_home_serve_content(cluster, anna, eve, running):
+    host, port, token, attempt = placement(anna, running)
+    home = home_id(cluster)
+    content = listens(fs_pid(cluster))
+
+    def serve(caller):
+        return caller.stream("/vrun.v1.Content/Serve", "ContentReply", f'hello {{ home_id: "{home}" token: {token} job: {running} attempt: {attempt} }}',
+                             at=host, port=content)
+    for who in (eve, Caller(cluster, "node", "n2"), Caller(cluster, "controller", "other"), Caller(cluster)):
+        answer = serve(who)
+        assert refused(answer) and answer.status in (None, DENIED, UNAUTHENTICATED), (who.files, answer)
+    # The control: the certificate of the job's user opens it.
+    assert serve(anna).open
+    assert cluster.json("job", str(running))["state"] == "RUNNING"
 
 
 def test_24_a_job_knows_no_token(cluster, anna):
