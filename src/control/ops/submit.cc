@@ -8,6 +8,7 @@
 #include "base/escape.h"
 #include "control/gpus/gpu_needs.h"
 #include "control/ops/ops.h"
+#include "control/state/default_memory.h"
 #include "control/state/wishes.h"
 
 namespace vrun::control {
@@ -192,6 +193,7 @@ Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::Su
     job.needs.sharers = SharersOf(team ? "team " + job.scheduling.team() : "user " + job.user);
   }
   VRUN_TRY(CheckWishes(state, &job));
+  if (job.needs.memory_bytes == 0) job.needs.memory_bytes = DefaultMemory(state.SizesOf(job.pool), job.needs);
   VRUN_TRY(CheckFeasible(state.scheduler(), job));
   job.name = request.spec().name();
   if (request.test_only()) {

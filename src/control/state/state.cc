@@ -50,6 +50,7 @@ Status State::Load() {
   for (MaintenanceRow& window : windows) maintenance_[window.name] = std::move(window);
   stops_.clear();
   std::map<std::string, Node> before = std::exchange(nodes_, {});
+  sizes_.clear();
   jobs_.clear();
   taken_.clear();
   outbox_ = {};
@@ -227,10 +228,23 @@ Status State::Release(const JobRow& ended) {
 Status State::PutNode(const NodeRow& row) {
   Node& node = nodes_[row.name];
   node.row = row;
+  sizes_.clear();
   VRUN_TRY(store_->PutNode(row));
   outbox_.pools.insert(row.pool);
   FeedNode(node);
   return {};
+}
+
+const std::vector<NodeSize>& State::SizesOf(const std::string& pool) {
+  if (sizes_.empty()) {
+    for (const auto& [name, node] : nodes_) {
+      if (node.row.lost) continue;
+      std::vector<NodeSize>& of_pool = sizes_[node.row.pool];
+      NodeSize size = SizeOf(node.row);
+      if (std::find(of_pool.begin(), of_pool.end(), size) == of_pool.end()) of_pool.push_back(std::move(size));
+    }
+  }
+  return sizes_[pool];
 }
 
 void State::FeedNode(const Node& node) {
@@ -250,6 +264,7 @@ void State::Suspect(const std::string& name, bool suspect) {
 Status State::LoseNode(const std::string& name, const std::string& reason) {
   Node& node = nodes_.at(name);
   node.row.lost = true;
+  sizes_.clear();
   node.connected = false;
   outbox_.pools.insert(node.row.pool);
   VRUN_TRY(store_->PutNode(node.row));

@@ -40,6 +40,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "control/access/access.h"
+#include "control/state/default_memory.h"
 #include "control/state/explain.h"
 #include "control/state/gang.h"
 #include "control/state/scheduler.h"
@@ -220,6 +221,8 @@ class State {
   Status Saved(const std::string& node, const v1::JobWord& word);
   // Nothing starts on the node until it is resumed.
   Status Drain(const std::string& node, bool drain, const std::string& reason);
+  // How large the nodes of the pool are that are not lost, each size once. Valid until a node registers or is lost.
+  const std::vector<NodeSize>& SizesOf(const std::string& pool);
   // What the node says about itself, completed by the configuration.
   v1::NodeFacts FactsOf(const NodeRow& node) const;
   // Replaces a window of this name.
@@ -462,6 +465,7 @@ class State {
   };
   std::map<uint64_t, StartLimit> start_limits_;
   std::map<std::string, Node> nodes_;
+  std::map<std::string, std::vector<NodeSize>> sizes_;  // of nodes_, by pool; empty: must be made anew
   struct Taken {
     uint64_t jobs = 0;
     uint64_t bytes = 0;

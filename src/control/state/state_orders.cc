@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "control/gpus/gpu_needs.h"
+#include "control/state/default_memory.h"
 #include "control/state/state.h"
 
 namespace vrun::control {
@@ -52,6 +53,7 @@ Status State::SendStart(const JobRow& job, uint32_t first, uint32_t end) {
   *run = std::move(*request.mutable_spec());
   // The job gets what is accounted, even if it asked for nothing.
   run->mutable_resources()->set_milli_cpus(ToProto(job.needs).milli_cpus());
+  const bool asked_for_memory = run->resources().memory_bytes() > 0;
   *run->mutable_scheduling() = job.scheduling;
   run->set_pool(job.pool);
   start->set_home_id(job.home_id);
@@ -83,6 +85,10 @@ Status State::SendStart(const JobRow& job, uint32_t first, uint32_t end) {
     resources->set_gpu_sharing(gpus.gpu_sharing());
     resources->set_mig_profile(gpus.mig_profile());
     const std::string& node = job.pods[pod].node;
+    // A job for which nothing was booked gets the node's default.
+    if (const auto it = nodes_.find(node); !asked_for_memory && it != nodes_.end() && job.needs.memory_bytes > 0) {
+      resources->set_memory_bytes(DefaultLimit(job.needs.memory_bytes, SizeOf(it->second.row)));
+    }
     if (pod + 1 == end) {
       outbox_.to_nodes.emplace_back(node, std::move(message));
     } else {

@@ -52,6 +52,47 @@ TEST_F(StateTest, WhatAJobHeldIsFreeOnceItsCommandIsOver) {
   EXPECT_EQ(NodeOf("n1").jobs(), 1u);
 }
 
+TEST_F(StateTest, AJobThatAsksForNoMemoryBooksItsPartOfTheNode) {
+  constexpr uint64_t kGiB = uint64_t{1} << 30;
+  v1::Register large = SimpleNode("n1", 4);
+  large.mutable_total()->set_memory_bytes(40 * kGiB);
+  Register(large);
+  Submit(SimpleJob("r1"));
+  auto starts = Starts();
+  ASSERT_EQ(starts.size(), 1u);
+  EXPECT_EQ(starts[0].start().spec().resources().memory_bytes(), 9 * kGiB) << "a quarter of nine tenths";
+  EXPECT_EQ(NodeOf("n1").used().memory_bytes(), 9 * kGiB) << "what is limited is booked";
+  v1::SubmitRequest more = SimpleJob("r2");
+  more.mutable_spec()->mutable_resources()->set_memory_bytes(32 * kGiB);
+  EXPECT_FALSE(Submit(more).has_placement());
+  more.set_request_id("r3");
+  more.mutable_spec()->mutable_resources()->set_memory_bytes(30 * kGiB);
+  EXPECT_TRUE(Submit(more).has_placement());
+  (void)Starts();
+}
+
+TEST_F(StateTest, OfALittleMemoryAJobMayUseMoreThanItsPart) {
+  Register(SimpleNode("n1", 100));  // with 8 GiB
+  Submit(SimpleJob("r1"));
+  auto starts = Starts();
+  ASSERT_EQ(starts.size(), 1u);
+  EXPECT_EQ(starts[0].start().spec().resources().memory_bytes(), uint64_t{2} << 30);
+  EXPECT_LT(NodeOf("n1").used().memory_bytes(), uint64_t{1} << 27);
+}
+
+// A workstation: one job has the only GPU, and the others have all the processors that are left.
+TEST_F(StateTest, JobsThatAskForNoMemoryNeverWaitForMemoryBecauseOfEachOther) {
+  v1::Register node = SimpleNode("n1", 8);
+  node.mutable_total()->set_gpus(1);
+  Register(node);
+  v1::SubmitRequest trains = SimpleJob("gpu");
+  trains.mutable_spec()->mutable_resources()->set_gpus(1);
+  EXPECT_TRUE(Submit(trains).has_placement());
+  for (int i = 0; i < 7; ++i) EXPECT_TRUE(Submit(SimpleJob("r" + std::to_string(i))).has_placement()) << i;
+  EXPECT_FALSE(Submit(SimpleJob("one more")).has_placement());
+  (void)Starts();
+}
+
 TEST_F(StateTest, TheExitRecordDecidesNotTheNodesWord) {
   Register(SimpleNode("n1", 100));
   struct Case {
