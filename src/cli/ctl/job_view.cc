@@ -469,6 +469,29 @@ std::string GpuUseCell(const v1::NodeInfo& node) {
   return !known || node.total().gpus() == 0 ? "" : std::to_string(sum / node.total().gpus()) + " %";
 }
 
+std::string NumbersOf(uint32_t mask) {
+  std::string text;
+  for (int i = 0; i < 32; ++i) {
+    if ((mask >> i & 1) != 0) text += (text.empty() ? "" : ",") + std::to_string(i);
+  }
+  return text;
+}
+
+// "80G each, near 0,1 2,3, MIG 3, out of service 0"; "" if nobody knows more than their number.
+std::string GpuFactsCell(const v1::NodeInfo& node) {
+  const v1::NodeFacts& facts = node.facts();
+  uint32_t mig = 0;
+  for (int i = 0; i < std::min(facts.gpus_size(), 32); ++i) mig |= static_cast<uint32_t>(facts.gpus(i).mig()) << i;
+  std::string text, groups;
+  const auto add = [&text](const std::string& more) { text += (text.empty() ? "" : ", ") + more; };
+  if (node.total().gpu_memory_bytes() > 0) add(FormatBytes(node.total().gpu_memory_bytes()) + " each");
+  for (const uint32_t group : facts.gpu_groups()) groups += " " + NumbersOf(group);
+  if (facts.gpu_groups_size() > 1) add("near" + groups);
+  if (mig != 0) add("MIG " + NumbersOf(mig));
+  if (facts.bad_gpus() != 0) add("out of service " + NumbersOf(facts.bad_gpus()));
+  return text;
+}
+
 }  // namespace
 
 std::string FormatNodes(const v1::NodeList& nodes, OutputFormat format, bool headers) {
@@ -487,8 +510,8 @@ std::string FormatNodes(const v1::NodeList& nodes, OutputFormat format, bool hea
   bool wide = format == OutputFormat::kWide;
   std::vector<std::string> columns{"NODE", "POOL", "STATE", "JOBS", "CPUS", "MEMORY", "GPUS"};
   if (wide) {
-    columns.insert(columns.end(),
-                   {"GPU UTIL", "LAST SEEN", "ADDRESSES", "VERSION", "PLACE", "LABELS", "TAINTS", "REASON"});
+    columns.insert(columns.end(), {"GPU UTIL", "GPU FACTS", "LAST SEEN", "ADDRESSES", "VERSION", "PLACE", "LABELS",
+                                   "TAINTS", "REASON"});
   }
   Table table(std::move(columns));
   for (const v1::NodeInfo& node : nodes.nodes()) {
@@ -503,9 +526,9 @@ std::string FormatNodes(const v1::NodeList& nodes, OutputFormat format, bool hea
     if (wide) {
       std::string addresses;
       for (const std::string& a : node.addresses()) addresses += (addresses.empty() ? "" : ",") + a;
-      cells.insert(cells.end(),
-                   {GpuUseCell(node), TimeCell(node.last_seen_us()), addresses, node.version(), PlaceCell(node.facts()),
-                    Listed(node.facts().labels()), Listed(node.facts().taints()), node.reason()});
+      cells.insert(cells.end(), {GpuUseCell(node), GpuFactsCell(node), TimeCell(node.last_seen_us()), addresses,
+                                 node.version(), PlaceCell(node.facts()), Listed(node.facts().labels()),
+                                 Listed(node.facts().taints()), node.reason()});
     }
     table.Add(std::move(cells));
   }

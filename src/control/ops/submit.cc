@@ -8,8 +8,8 @@
 #include "base/escape.h"
 #include "control/gpus/gpu_needs.h"
 #include "control/ops/ops.h"
+#include "control/ops/wishes.h"
 #include "control/state/default_memory.h"
-#include "control/state/wishes.h"
 
 namespace vrun::control {
 namespace {

@@ -144,7 +144,12 @@ void State::SendResized(const JobRow& job, const PodRow& pod) {
 
 void State::SendGangEnd(const JobRow& job, const PodRow& pod) {
   v1::StopAttempt stop = StopOf(job.id, job.attempt, pod.pod, SIGTERM, kDefaultGraceMillis);
-  stop.set_gang_ended(job.failure.empty() ? "the command of its first pod has ended" : job.failure);
+  // Home of a job of one pod learns from the exit record alone that the job starts again.
+  if (!IsGang(job) && !job.failure.empty() && RunsAgain(job)) {
+    stop.set_preempted(job.failure);
+  } else {
+    stop.set_gang_ended(job.failure.empty() ? "the command of its first pod has ended" : job.failure);
+  }
   outbox_.to_nodes.emplace_back(pod.node, MessageOf(std::move(stop)));
 }
 
