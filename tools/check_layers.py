@@ -53,7 +53,7 @@ ROOMS = {
              "runs", "runs/pod", "runs/gang", "clients", "."],
     "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "ports", "limits", "task", "agent"],
     "control": ["store", "money", "tier", "places", "gpus", "journal", "access", "state", "state/arrays", "state/gpus", "state/people", "state/money", "ops", "api", "duties", "."],
-    "cli": ["base", "array", "isolation", "request", "gpus", "host", "run", "ctl", "people", "."],
+    "cli": ["base", "array", "isolation", "request", "gpus", "usage", "host", "run", "ctl", "people", "."],
 }
 TESTING = "testing"
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z0-9_]+)/((?:[a-z0-9_]+/)*)[a-z0-9_]+\.h"')

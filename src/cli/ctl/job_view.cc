@@ -15,6 +15,7 @@
 #include "cli/request/gpu_options.h"
 #include "cli/request/scheduling.h"
 #include "cli/request/wishes.h"
+#include "cli/usage/usage_view.h"
 #include "jobs/array.h"
 #include "jobs/gang.h"
 #include "ports/published_port.h"
@@ -288,6 +289,8 @@ void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
   list("nodelist", s.nodes());
   list("excluded_nodes", s.excluded_nodes());
   list("gpu_types", s.gpu_types());
+  json->Key("project").String(s.project());
+  if (job.has_cost()) WriteCost(job.cost(), json);
   json->Key("queue_position");
   job.queue_position() != 0 ? json->Uint(job.queue_position()) : json->Null();
   if (IsGang(job.gang())) {
@@ -438,6 +441,7 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   line("GPU use", UseText(job));
   const v1::Scheduling& s = job.scheduling();
   line("team", Escape(s.team()));
+  line("project", Escape(s.project()));
   line("class", JobClassName(s.class_()) + (s.requeue() ? ", may be preempted" : ""));
   line("constraint", Escape(Listed(s.labels())));
   line("tolerates", Escape(Listed(s.tolerations())));
@@ -448,6 +452,10 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   line("checkpoint", CheckpointCell(s));
   line("saved", TimeCell(job.saved_us()));
   if (job.lost_us() > 0) line("lost", FormatDuration(job.lost_us()) + " of run time, repeated or to be repeated");
+  if (job.has_cost()) {
+    line("cost", CostText(job.cost()));
+    line("wasted", WasteText(job.cost()));
+  }
   if (job.attempts_size() < 2) return out;
   for (const v1::AttemptInfo& a : job.attempts()) {
     line("attempt " + std::to_string(a.attempt()), std::string(StateName(a.state())) + " on " + Escape(a.node()) +

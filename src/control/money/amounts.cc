@@ -62,7 +62,7 @@ void Put(const Amounts& a, v1::UsageRow* row) {
   row->set_node_lost_gpu_ms(GpuMillis(a.lost[kLossNode]));
   row->set_not_started_gpu_ms(GpuMillis(a.lost[kLossNotStarted]));
   row->set_cpu_ms(GpuMillis(a.cpu));
-  row->set_memory_byte_s(static_cast<int64_t>(Rounded(a.memory, 1'000'000)));
+  row->set_memory_mib_s(static_cast<int64_t>(Rounded(a.memory, Wide{1'000'000} << 20)));
   row->set_cost_micros(MoneyMicros(a.cost));
   row->set_lost_cost_micros(MoneyMicros(a.lost_cost));
   row->set_idle_cost_micros(MoneyMicros(a.idle_cost));

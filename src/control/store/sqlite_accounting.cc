@@ -106,10 +106,10 @@ Status SqliteStore::ReadIntervals(int64_t from, int64_t to,
 Result<std::vector<std::pair<Holder, IntervalRow>>> SqliteStore::IntervalsOf(uint64_t job) {
   static const std::string sql = std::string("SELECT user, team, project, holders.pool, gpu_type, node, ") +
                                  kIntervalColumns +
-                                 " FROM intervals JOIN holders ON holders.id=holder WHERE job=? ORDER BY start_us, "
-                                 "attempt, pod";
+                                 " FROM intervals JOIN holders ON holders.id=holder WHERE job=? OR job IN (SELECT id "
+                                 "FROM jobs WHERE array=? AND array!=0) ORDER BY start_us, attempt, pod";
   Statement s(this, sql);
-  s.Int(static_cast<int64_t>(job));
+  s.Int(static_cast<int64_t>(job)).Int(static_cast<int64_t>(job));
   std::vector<std::pair<Holder, IntervalRow>> rows;
   for (;;) {
     VRUN_ASSIGN(const bool there, s.Step());

@@ -62,6 +62,8 @@ TEST_F(StoreTest, WhatWasCommittedIsThereAfterReopening) {
   job.pods[1].gpu_milli = 250;
   job.pods[1].mig_profile = "1g.10gb";
   job.pods[1].usage = "u";
+  job.pods[1].held_since_us = 13;
+  job.waits_since_us = 14;
   job.gpu_fault = "GPU 3 of n1: XID 79";
   job.leaving.attempt = 2;
   job.ending = Ending::kFailed;
@@ -102,6 +104,8 @@ TEST_F(StoreTest, WhatWasCommittedIsThereAfterReopening) {
   EXPECT_EQ(read.pods[1].gpu_milli, 250u);
   EXPECT_EQ(read.pods[1].mig_profile, "1g.10gb");
   EXPECT_EQ(read.pods[1].usage, "u");
+  EXPECT_EQ(read.pods[1].held_since_us, 13);
+  EXPECT_EQ(read.waits_since_us, 14);
   EXPECT_EQ(read.gpu_fault, job.gpu_fault);
   ASSERT_EQ(read.leaving.pods.size(), 1u) << "the other one's writes are home";
   EXPECT_EQ(read.leaving.pods[0].node, "n1");
@@ -315,6 +319,7 @@ PRAGMA user_version=2;
   EXPECT_EQ(jobs[0].pods[0].token, "\xaa");
   EXPECT_EQ(jobs[0].pods[0].gpu_mask, 3u);
   EXPECT_EQ(jobs[0].pods[0].state, v1::RUNNING);
+  EXPECT_EQ(jobs[0].pods[0].held_since_us, 1) << "it is accounted from its placement on";
   EXPECT_TRUE(jobs[1].pods.empty()) << "it waits";
   ASSERT_EQ(jobs[1].leaving.pods.size(), 1u);
   EXPECT_EQ(jobs[1].leaving.pods[0].token, "\xbb");
@@ -324,6 +329,70 @@ PRAGMA user_version=2;
   EXPECT_EQ(over.pods[0].exit, "\xdd");
   EXPECT_EQ((*opened)->Attempts(2)->at(0).pods.at(0).exit, "\xee");
   EXPECT_EQ(*(*opened)->LastEpoch(), 9u);
+}
+
+TEST_F(StoreTest, IntervalsAreFoundByTheirTimeAndByTheirJob) {
+  const Holder anna{"anna@h", "vision", "p", "local", "h100"}, bob{"bob@h", "speech", "", "local", ""};
+  const auto add = [&](const Holder& holder, uint64_t job, int64_t start, int64_t end) {
+    IntervalRow row;
+    row.job = job;
+    row.attempt = 1;
+    row.start_us = start;
+    row.end_us = end;
+    row.node = "n1";
+    row.gpu_milli = 2500;
+    row.milli_cpus = 1000;
+    row.memory_bytes = int64_t{1} << 40;
+    row.ended = IntervalEnd::kPreempted;
+    row.lost_us = 3;
+    row.busy_us = 20;
+    row.metered_us = 10;
+    row.waited_us = 7;
+    return store_->AddInterval(holder, row);
+  };
+  EXPECT_EQ(*store_->FirstInterval(), 0);
+  EXPECT_EQ(*store_->LastInterval(), 0);
+  EXPECT_FALSE(store_->GetAccountingClock()->has_value());
+  ASSERT_TRUE(store_->Begin());
+  ASSERT_TRUE(add(anna, 1, 10, 20));
+  ASSERT_TRUE(add(anna, 1, 20, 50));
+  ASSERT_TRUE(add(bob, 2, 30, 40));
+  ASSERT_TRUE(add(bob, 3, 40, 40));
+  ASSERT_TRUE(store_->PutAccountingClock({"boot id", 5, 50}));
+  ASSERT_TRUE(store_->PutAccountingClock({"boot id\n", 6, 60}));
+  ASSERT_TRUE(store_->Commit());
+  ASSERT_TRUE(store_->Begin());
+  EXPECT_FALSE(add(anna, 1, 10, 30)) << "it is accounted already";
+  store_->Rollback();
+  Open();
+  const auto between = [&](int64_t from, int64_t to) {
+    std::vector<std::pair<std::string, int64_t>> found;
+    EXPECT_TRUE(store_->ReadIntervals(from, to, [&](const Holder& holder, const IntervalRow& row) {
+      found.emplace_back(holder.user, row.start_us);
+    }));
+    return found;
+  };
+  using Found = std::vector<std::pair<std::string, int64_t>>;
+  EXPECT_EQ(between(0, 100), (Found{{"anna@h", 10}, {"bob@h", 30}, {"bob@h", 40}, {"anna@h", 20}}));
+  EXPECT_EQ(between(20, 30), (Found{{"anna@h", 20}}));
+  EXPECT_EQ(between(40, 41), (Found{{"bob@h", 40}, {"anna@h", 20}}));
+  EXPECT_EQ(between(50, 100), Found());
+  const auto of_job = *store_->IntervalsOf(1);
+  ASSERT_EQ(of_job.size(), 2u);
+  EXPECT_EQ(of_job[0].first, anna);
+  EXPECT_EQ(of_job[0].second.node, "n1");
+  EXPECT_EQ(of_job[0].second.gpu_milli, 2500);
+  EXPECT_EQ(of_job[0].second.ended, IntervalEnd::kPreempted);
+  EXPECT_EQ(of_job[0].second.lost_us, 3);
+  EXPECT_EQ(of_job[0].second.busy_us, 20);
+  EXPECT_EQ(of_job[1].second.busy_us, 0) << "the pod had used no more since";
+  EXPECT_EQ(of_job[0].second.waited_us, 7);
+  EXPECT_EQ(*store_->FirstInterval(), 10);
+  EXPECT_EQ(*store_->LastInterval(), 50);
+  const AccountingClock clock = **store_->GetAccountingClock();
+  EXPECT_EQ(clock.boot_id, "boot id\n");
+  EXPECT_EQ(clock.monotonic, 6);
+  EXPECT_EQ(clock.at_us, 60);
 }
 
 TEST_F(StoreTest, RubbishIsNotADatabase) {

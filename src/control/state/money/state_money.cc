@@ -7,8 +7,8 @@
 //
 // The clock of the accounting runs with the monotonic clock, so that steps of the wall clock make no interval longer or
 // shorter. Within one boot of the host it goes on over restarts of the controller. When the wall clock was set, it
-// follows: forward at once, with what was skipped belonging to nobody; backward only as far as nothing is accounted
-// twice, or when the difference shows that the wall clock had been wrong.
+// follows: forward after a while, with what was skipped belonging to nobody; backward only while no pod has room, so
+// that no pod is accounted twice for the same time.
 #include <algorithm>
 #include <bit>
 #include <map>
@@ -29,8 +29,8 @@ namespace {
 constexpr int64_t kSmallStep = 2'000'000;
 // A step must have lasted so long; clocks that are set wrong are often set right at once.
 constexpr int64_t kLastingStep = 60'000'000;
-// The accounting is never so far ahead of a clock that is right.
-constexpr int64_t kWrongStep = kDayMicros;
+// A step of more than a day, which shows that one of the times is wrong, must have lasted so long.
+constexpr int64_t kLastingLeap = 600'000'000;
 // So often the clock and the budgets are looked at.
 constexpr int64_t kLookEvery = 5'000'000;
 // The exit record of a node whose clock differs more from ours does not tell the end.
@@ -121,15 +121,15 @@ Status State::FollowClock() {
     return {};
   }
   if (stepped_since_ == 0) stepped_since_ = clock_->Monotonic();
-  if (clock_->Monotonic() - stepped_since_ < kLastingStep) return {};
+  const bool leap = std::abs(ahead) > kDayMicros;
+  if (clock_->Monotonic() - stepped_since_ < (leap ? kLastingLeap : kLastingStep)) return {};
   const bool idle = std::none_of(jobs_.begin(), jobs_.end(), [](const auto& entry) {
     return std::any_of(entry.second.pods.begin(), entry.second.pods.end(),
                        [](const PodRow& pod) { return pod.held_since_us != 0; });
   });
   int64_t then = clock_->Wall();
-  if (ahead < 0 && ahead > -kWrongStep) {
-    // Nothing may be accounted twice.
-    if (!idle) return {};
+  if (ahead < 0 && !idle) return {};
+  if (ahead < 0 && !leap) {
     VRUN_ASSIGN(const int64_t last, store_->LastInterval());
     then = std::max(then, std::min(last, now));
     if (then >= now - kSmallStep) return {};
@@ -327,7 +327,7 @@ Status State::SumUsage(const std::string& viewer, const v1::UsageRequest& reques
     }));
   }
   EachHeld([&](const Holder& holder, const IntervalRow& row) {
-    if (request.job() != 0 && request.job() != row.job) return;
+    if (request.job() != 0 && request.job() != row.job && request.job() != jobs_.at(row.job).array) return;
     const auto* one = known(holder);
     sums.Add(one->first, row, one->second);
   });
@@ -359,10 +359,14 @@ Seen State::SeenBy(const std::string& viewer, const Holder& holder) const {
 Status State::SumCost(uint64_t id, v1::JobInfo* info) {
   const int64_t now = AccountingNow();
   VRUN_ASSIGN(auto rows, store_->IntervalsOf(id));
-  if (const auto job = jobs_.find(id); job != jobs_.end()) {
-    for (const PodRow& pod : job->second.pods) {
-      if (pod.held_since_us != 0) rows.emplace_back(HolderOf(job->second, pod), IntervalOf(job->second, pod, now));
+  const auto add = [&](const JobRow& job) {
+    for (const PodRow& pod : job.pods) {
+      if (pod.held_since_us != 0) rows.emplace_back(HolderOf(job, pod), IntervalOf(job, pod, now));
     }
+  };
+  if (const auto job = jobs_.find(id); job != jobs_.end()) add(job->second);
+  if (const Array* array = FindArray(id)) {
+    for (const auto& [element, phase] : array->elements) add(jobs_.at(element));
   }
   if (rows.empty()) return {};
   UsageSums sums({}, &settings_.scheduler.prices, 0, INT64_MAX);
