@@ -2,6 +2,7 @@
 #include "control/money/usage_sums.h"
 
 #include <algorithm>
+#include <numeric>
 #include <tuple>
 
 #include "base/escape.h"
@@ -46,12 +47,6 @@ size_t UsageSums::KeyHash::operator()(const Key& key) const {
   return hash ^ (hash >> 29);
 }
 
-void UsageSums::Sums::Add(const Sums& other) {
-  amounts.Add(other.amounts);
-  jobs.insert(jobs.end(), other.jobs.begin(), other.jobs.end());
-  waits.insert(waits.end(), other.waits.begin(), other.waits.end());
-}
-
 const UsageSums::HolderView& UsageSums::ViewOf(const Holder& holder, Seen seen) {
   const auto [it, fresh] = views_.try_emplace(&holder);
   if (!fresh) return it->second;
@@ -84,64 +79,78 @@ void UsageSums::Add(const Holder& holder, const IntervalRow& interval, Seen seen
 }
 
 void UsageSums::AddTo(const Key& key, const HolderView& view, const IntervalRow& interval, int64_t from, int64_t to) {
-  Sums& sums = sums_[key];
-  AddPart(interval, view.prices, from, to, &sums.amounts);
-  if (sums.jobs.empty() || sums.jobs.back() != interval.job) sums.jobs.push_back(interval.job);
+  const auto [it, fresh] = index_.try_emplace(key, static_cast<uint32_t>(sums_.size()));
+  if (fresh) sums_.emplace_back(key, Amounts());
+  const uint32_t index = it->second;
+  AddPart(interval, view.prices, from, to, &sums_[index].second);
+  jobs_.emplace_back(index, interval.job);
   if (interval.waited_us >= 0 && interval.start_us >= from && interval.start_us < to) {
-    sums.waits.push_back(interval.waited_us);
+    waits_.emplace_back(index, interval.waited_us);
   }
 }
 
-void UsageSums::Put(const Sums& sums, v1::UsageRow* row) {
-  control::Put(sums.amounts, row);
-  std::vector<uint64_t> jobs = sums.jobs;
+void UsageSums::Put(const Amounts& amounts, Details* details, v1::UsageRow* row) {
+  control::Put(amounts, row);
+  std::vector<uint64_t>& jobs = details->jobs;
   std::sort(jobs.begin(), jobs.end());
   row->set_jobs(static_cast<uint64_t>(std::unique(jobs.begin(), jobs.end()) - jobs.begin()));
-  std::vector<int64_t> waits = sums.waits;
   int64_t waited = 0;
-  for (const int64_t wait : waits) waited += wait;
-  row->set_attempts(waits.size());
+  for (const int64_t wait : details->waits) waited += wait;
+  row->set_attempts(details->waits.size());
   row->set_waited_us(waited);
-  row->set_wait_p50_us(Quantile(&waits, 50));
-  row->set_wait_p95_us(Quantile(&waits, 95));
+  row->set_wait_p50_us(Quantile(&details->waits, 50));
+  row->set_wait_p95_us(Quantile(&details->waits, 95));
 }
 
 void UsageSums::Take(size_t limit, v1::UsageReport* report) {
-  std::vector<std::pair<Key, Sums*>> order;
-  Sums total;
-  for (auto& [key, sums] : sums_) {
-    total.Add(sums);
-    order.emplace_back(key, &sums);
-  }
-  const auto larger = [](const auto& a, const auto& b) {
-    const Amounts &x = a.second->amounts, &y = b.second->amounts;
+  std::vector<uint32_t> order(sums_.size());
+  std::iota(order.begin(), order.end(), 0u);
+  const auto larger = [this](uint32_t a, uint32_t b) {
+    const auto& [key, x] = sums_[a];
+    const auto& [other, y] = sums_[b];
     if (x.cost != y.cost) return x.cost > y.cost;
     if (x.gpu != y.gpu) return x.gpu > y.gpu;
     if (x.cpu != y.cpu) return x.cpu > y.cpu;
-    return std::tuple(a.first.day, a.first.group, a.first.job) < std::tuple(b.first.day, b.first.group, b.first.job);
+    return std::tuple(key.day, key.group, key.job) < std::tuple(other.day, other.group, other.job);
   };
-  std::sort(order.begin(), order.end(), larger);
-  Sums rest;
-  const bool too_many = order.size() > limit;
-  for (size_t i = limit; i < order.size(); ++i) rest.Add(*order[i].second);
-  order.resize(std::min(order.size(), limit));
+  const size_t shown = std::min(limit, order.size());
+  std::partial_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(shown), order.end(), larger);
   if (by_.day) {
-    std::stable_sort(order.begin(), order.end(),
-                     [](const auto& a, const auto& b) { return a.first.day < b.first.day; });
+    std::stable_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(shown),
+                     [this](uint32_t a, uint32_t b) { return sums_[a].first.day < sums_[b].first.day; });
   }
-  for (const auto& [key, sums] : order) {
+  // The row of each sum; all beyond the limit have the last one.
+  std::vector<size_t> row_of(sums_.size(), shown);
+  for (size_t row = 0; row < shown; ++row) row_of[order[row]] = row;
+  std::vector<Details> details(shown + 1);
+  Details all;
+  for (const auto& [index, job] : jobs_) {
+    details[row_of[index]].jobs.push_back(job);
+    all.jobs.push_back(job);
+  }
+  for (const auto& [index, wait] : waits_) {
+    details[row_of[index]].waits.push_back(wait);
+    all.waits.push_back(wait);
+  }
+  Amounts total, rest;
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    total.Add(sums_[i].second);
+    if (row_of[i] == shown) rest.Add(sums_[i].second);
+  }
+  for (size_t i = 0; i < shown; ++i) {
+    const auto& [key, amounts] = sums_[order[i]];
     v1::UsageRow* row = report->add_rows();
     *row = labels_[key.group];
     row->set_job(key.job);
     if (by_.day) row->set_day(DayText(key.day));
-    Put(*sums, row);
+    Put(amounts, &details[i], row);
   }
-  if (too_many) {
+  if (sums_.size() > shown) {
     v1::UsageRow* row = report->add_rows();
     row->set_others(true);
-    Put(rest, row);
+    Put(rest, &details[shown], row);
   }
-  Put(total, report->mutable_total());
+  Put(total, &all, report->mutable_total());
 }
 
 }  // namespace vrun::control

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -43,12 +44,6 @@ class UsageSums {
   void Take(size_t limit, v1::UsageReport* report);
 
  private:
-  struct Sums {
-    Amounts amounts;
-    std::vector<uint64_t> jobs;  // with repetitions
-    std::vector<int64_t> waits;  // microseconds, one for each attempt that began
-    void Add(const Sums& other);
-  };
   struct Key {
     uint32_t group = 0;  // index of labels_
     uint64_t job = 0;
@@ -64,9 +59,15 @@ class UsageSums {
     std::vector<PriceStep> prices;
   };
 
+  // What a row needs besides its amounts.
+  struct Details {
+    std::vector<uint64_t> jobs;  // with repetitions
+    std::vector<int64_t> waits;  // microseconds, one for each attempt that began
+  };
+
   const HolderView& ViewOf(const Holder& holder, Seen seen);
   void AddTo(const Key& key, const HolderView& view, const IntervalRow& interval, int64_t from, int64_t to);
-  static void Put(const Sums& sums, v1::UsageRow* row);
+  static void Put(const Amounts& amounts, Details* details, v1::UsageRow* row);
 
   const UsageBy by_;
   const Prices* const prices_;
@@ -74,7 +75,10 @@ class UsageSums {
   std::vector<v1::UsageRow> labels_;  // team, user, ... of the groups
   std::map<std::string, uint32_t> groups_;
   std::unordered_map<const Holder*, HolderView> views_;
-  std::unordered_map<Key, Sums, KeyHash> sums_;
+  std::unordered_map<Key, uint32_t, KeyHash> index_;  // into sums_
+  std::vector<std::pair<Key, Amounts>> sums_;
+  std::vector<std::pair<uint32_t, uint64_t>> jobs_;  // index into sums_, job
+  std::vector<std::pair<uint32_t, int64_t>> waits_;  // index into sums_, wait
 };
 
 }  // namespace vrun::control

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <ctime>
 
 #include "base/time/calendar.h"
 #include "control/testing/state_testing.h"
@@ -269,6 +270,7 @@ TEST_F(MoneyTest, WaitingIsTheTimeInTheQueueAndNoOther) {
   EXPECT_TRUE(Transaction([&] { return state_->SetHold(second.job(), false); }));
   clock_.AdvanceSeconds(600);
   Ends(first, 0);
+  clock_.AdvanceSeconds(1);
   const v1::UsageRow total = Sums("").total();
   EXPECT_EQ(total.attempts(), 2u);
   EXPECT_NEAR(static_cast<double>(total.waited_us()), 600e6, 1e6);
@@ -316,14 +318,14 @@ TEST_F(MoneyTest, AHundredThousandJobsAreSummedUpAtOnce) {
   }
   ASSERT_TRUE(store_->Commit());
   for (const char* by : {"", "team,user", "day", "project,pool,gpu-type", "job", "job,day"}) {
-    const int64_t began = MonotonicMicros();
+    const clock_t began = clock();
     const v1::UsageReport report = Sums(by);
-    const int64_t took = MonotonicMicros() - began;
-    std::printf("by %-22s %4d rows: %lld ms\n", by, report.rows_size(), static_cast<long long>(took / 1000));
+    const clock_t took = (clock() - began) / (CLOCKS_PER_SEC / 1000);
+    std::printf("by %-22s %4d rows: %ld ms\n", by, report.rows_size(), took);
     EXPECT_EQ(report.total().jobs(), 100'000u);
     EXPECT_EQ(report.total().gpu_ms(), 100'000 * int64_t{3'600'000});
     EXPECT_LE(report.rows_size(), 1001);
-    EXPECT_LT(took, 3'000'000) << "also on a busy machine";
+    EXPECT_LT(took, 2000) << "of processor time, also without optimization";
   }
 }
 

@@ -301,9 +301,6 @@ Status State::SumUsage(const std::string& viewer, const v1::UsageRequest& reques
     return Error(Code::kInvalid, "usage: " + FormatRfc3339(from) + " to " + FormatRfc3339(to) +
                                      ": the end is not after the beginning: correct --from or --to");
   }
-  if (by.day && to - from > 10'000 * kDayMicros) {
-    return Error(Code::kInvalid, "usage: more than 10000 days: choose a shorter time");
-  }
   const Prices& prices = settings_.scheduler.prices;
   UsageSums sums(by, &prices, from, to);
   std::map<Holder, Seen> holders;  // the sums know a holder by its address
