@@ -19,7 +19,7 @@ constexpr char kStyle[] = R"(
 :root{--page:#fcfcfb;--ink:#1a1a19;--soft:#5c5c58;--line:#dddcd6;--used:#2a78d6;--idle:#eda100;--lost:#d03b3b;--rest:#b9b8b1;--card:#f3f2ee}
 @media (prefers-color-scheme:dark){:root{--page:#1a1a19;--ink:#f2f1ec;--soft:#b4b3ab;--line:#3d3c38;--used:#3987e5;--idle:#c98500;--lost:#e66767;--rest:#66655f;--card:#262624}}
 *{box-sizing:border-box}
-body{margin:0 auto;padding:2rem 1.25rem 4rem;max-width:62rem;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
+body{margin:0 auto;padding:2rem 1.25rem 4rem;max-width:66rem;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
 h1{font-size:1.6rem;margin:0}h2{font-size:1.15rem;margin:2.5rem 0 .5rem}p{margin:.3rem 0;color:var(--soft)}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.75rem;margin:1.5rem 0}
 .tile{background:var(--card);border-radius:.5rem;padding:.7rem .9rem}.tile b{display:block;font-size:1.45rem}.tile span{color:var(--soft);font-size:.85rem}
@@ -29,7 +29,7 @@ svg{display:block;width:100%;height:auto;overflow:visible}svg text{fill:var(--in
 .legend{display:flex;flex-wrap:wrap;gap:1rem;margin:.25rem 0 .75rem;color:var(--soft);font-size:.85rem}
 .legend i{display:inline-block;width:.75rem;height:.75rem;border-radius:2px;margin-right:.35rem}
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;margin-top:.75rem}
-th,td{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}th:first-child,td:first-child{text-align:left}
+th,td{padding:.3rem .5rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}th:first-child,td:first-child{text-align:left}
 th{color:var(--soft);font-weight:600}tfoot td{font-weight:600}
 @media print{body{max-width:none}h2{break-after:avoid}svg,table{break-inside:avoid}}
 )";
@@ -250,7 +250,7 @@ std::string BudgetBars(const v1::UsageReport& report) {
     body += Text(
         758, y + 13, "start",
         (money ? MoneyCell(b.used_money_micros()) + " of " + MoneyCell(b.money_micros()) + " " + Html(report.currency())
-               : HoursCell(b.used_gpu_ms()) + " of " + HoursCell(b.gpu_ms()) + " GPU-h"),
+               : Number(Hours(b.used_gpu_ms())) + " of " + Number(Hours(b.gpu_ms())) + " GPU-h"),
         "soft");
     y += 30;
   }
@@ -265,10 +265,10 @@ std::string FiguresTable(const v1::UsageReport& report, const char* heading, int
                     (money ? "<th>" + Html(report.currency()) + "</th><th>of it wasted</th>" : "") +
                     "</tr></thead><tbody>\n";
   const auto add = [&](const v1::UsageRow& row, const std::string& label) {
-    out += "<tr><td>" + Html(label) + "</td><td>" + std::to_string(row.jobs()) + "</td><td>" + HoursCell(row.gpu_ms()) +
-           "</td><td>" + PercentCell(row.used_gpu_ms(), row.metered_gpu_ms()) + "</td><td>" +
-           HoursCell(row.idle_gpu_ms()) + "</td><td>" + HoursCell(row.lost_gpu_ms()) + "</td><td>" +
-           FormatDuration(row.wait_p50_us()) + "</td><td>" + FormatDuration(row.wait_p95_us()) + "</td>";
+    out += "<tr><td>" + Html(label) + "</td><td>" + std::to_string(row.jobs()) + "</td><td>" +
+           Number(Hours(row.gpu_ms())) + "</td><td>" + PercentCell(row.used_gpu_ms(), row.metered_gpu_ms()) +
+           "</td><td>" + Number(Hours(row.idle_gpu_ms())) + "</td><td>" + Number(Hours(row.lost_gpu_ms())) +
+           "</td><td>" + FormatDuration(row.wait_p50_us()) + "</td><td>" + FormatDuration(row.wait_p95_us()) + "</td>";
     if (money) {
       out += "<td>" + MoneyCell(row.cost_micros()) + "</td><td>" +
              MoneyCell(row.lost_cost_micros() + row.idle_cost_micros()) + "</td>";
@@ -316,7 +316,7 @@ std::string MonthlyReport(const MonthFigures& figures) {
   if (teams.began_us() > teams.from_us()) out += "; accounted since " + FormatRfc3339(teams.began_us());
   out += ".</p>\n<div class=\"tiles\">\n";
   const v1::UsageRow& before = figures.before.total();
-  out += Tile(HoursCell(total.gpu_ms()), "GPU-hours allocated" + Change(total.gpu_ms(), before.gpu_ms()));
+  out += Tile(Number(Hours(total.gpu_ms())), "GPU-hours allocated" + Change(total.gpu_ms(), before.gpu_ms()));
   const std::string used = PercentCell(total.used_gpu_ms(), total.metered_gpu_ms());
   out += Tile(used.empty() ? "–" : used, "utilization, where it was measured");
   const std::string wasted = PercentCell(total.lost_gpu_ms() + total.idle_gpu_ms(), total.gpu_ms());
