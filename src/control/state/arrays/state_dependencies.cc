@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of State that keeps jobs from starting for reasons that the scheduler does not know: the start or the
-// failure of other jobs, arrays, the element of another array, jobs of the same name, and budgets that are used up. To the scheduler such a job
-// has no begin time yet. It knows `after` and `after_ok` of jobs itself.
+// failure of other jobs, arrays, the element of another array, jobs of the same name, and budgets that are used up. To
+// the scheduler such a job has no begin time yet. It knows `after` and `after_ok` of jobs itself.
 #include <algorithm>
 #include <set>
 
