@@ -52,7 +52,7 @@ ROOMS = {
     "home": ["root/watch", "root/secrets", "root", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "kept", "runs/command",
              "runs", "runs/pod", "runs/gang", "clients", "."],
     "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "ports", "limits", "task", "agent"],
-    "control": ["store", "tier", "places", "gpus", "journal", "access", "state", "state/arrays", "state/gpus", "state/people", "ops", "api", "duties", "."],
+    "control": ["store", "tier", "places", "gpus", "journal", "access", "state", "state/arrays", "state/gpus", "state/people", "ops", "dashboard", "api", "duties", "."],
     "cli": ["base", "array", "isolation", "request", "gpus", "host", "run", "ctl", "people", "."],
 }
 TESTING = "testing"

@@ -60,7 +60,7 @@ Result<std::unique_ptr<Api>> ServeHttp(Service& service, EventLoop& loop, const 
   (void)::unlink(file.c_str());
   if (options.http.empty()) return std::unique_ptr<Api>();
   VRUN_ASSIGN(std::unique_ptr<Api> api, Api::Start(&loop, &service, options.state_directory + "/people", credentials,
-                                                   {options.http, options.metrics_open}));
+                                                   {options.http, options.metrics_open, options.home_socket}));
   const std::string in_use = options.http.substr(0, options.http.rfind(':') + 1) + std::to_string(api->port());
   VRUN_TRY(WriteFileAtomic(file, in_use + "\n", 0644));
   LogInfo("HTTP on {}", in_use);

@@ -27,6 +27,7 @@ struct ControllerOptions {
   std::string scheduler_config;             // file with teams and weights (scheduler_config.h); read again on SIGHUP
   std::string http;                         // HOST:PORT of the HTTP API (api/api.h); "": none
   bool metrics_open = false;                // its /metrics needs no token
+  std::string home_socket;                  // of the home that runs as this user (dashboard/log_relay.h); "": none
   int ready_fd = -1;  // receives one line, "ok" or "error: text", when startup has succeeded or failed
   int64_t heartbeat_micros = 2'000'000;
   int64_t lease_micros = 15'000'000;  // a node that is silent for this long is called lost

@@ -81,6 +81,8 @@ int main(int argc, char** argv) {
                            "the bucket is part of the host's name, not of the path");
   controller_app->add_option("--http", controller.http,
                              "HOST:PORT of the HTTP API and /metrics; TLS unless HOST is the loopback; default: none");
+  controller_app->add_option("--home-socket", controller.home_socket,
+                             "socket of the home that runs as this user, for logs in the dashboard; default: none");
   controller_app->add_flag("--metrics-open", controller.metrics_open, "/metrics needs no token");
   AddReadyFd(controller_app, &controller.ready_fd);
   controller_app->callback([&] { status = vrun::control::ControllerMain(controller); });

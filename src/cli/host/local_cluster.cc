@@ -231,7 +231,7 @@ class Up {
                       "--scheduler-config",
                       places_.config_dir + "/scheduler.toml"};
     VRUN_ASSIGN(const std::string http, ChooseHttp());
-    if (!http.empty()) spec.arguments.insert(spec.arguments.end(), {"--http", http});
+    if (!http.empty()) spec.arguments.insert(spec.arguments.end(), {"--http", http, "--home-socket", places_.socket});
     // Others trust only a door that root has opened.
     if (const std::string door = DoorPath(); !door.empty() && ::geteuid() == 0) {
       spec.arguments.insert(spec.arguments.end(), {"--door", door});

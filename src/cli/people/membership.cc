@@ -54,6 +54,13 @@ Result<ControllerHere> FindController(const Places& places) {
                "no controller of yours runs here: run this on its machine, as the user who started it");
 }
 
+Result<std::string> TokenUser(const std::optional<std::string>& given, const Places& places) {
+  if (given) return *given;
+  const auto config = ReadConfig(places.config_file);
+  if (config && config->credentials_name.find('@') != std::string::npos) return config->credentials_name;
+  return Error(Code::kNotFound, "no home of yours has joined this cluster: say for whom with --user USER@HOST");
+}
+
 Result<Invited> Invite(const Places& places, v1::Invitation invitation, const std::string& controller) {
   VRUN_ASSIGN(const ControllerHere here, FindController(places));
   VRUN_ASSIGN(HostPort address,

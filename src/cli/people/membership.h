@@ -22,6 +22,9 @@ struct ControllerHere {
 };
 Result<ControllerHere> FindController(const Places& places);
 
+// For whom a token of the HTTP API is: `given`, or else the home of this user.
+Result<std::string> TokenUser(const std::optional<std::string>& given, const Places& places);
+
 struct Invited {
   people::Token token;
   bool here_only = false;  // the controller listens on the loopback only

@@ -10,6 +10,11 @@ constexpr Parameter kElement{"element",    Where::kQuery, "/element", "", "of an
                              4'294'967'295};
 constexpr Parameter kNode{"node", Where::kPath, "/nodes/0", "", "name of the node", 200, true};
 
+// A filter that the call knows too.
+Parameter Both(std::string_view name, std::string_view field, std::string_view pointer, std::string_view about) {
+  return {name, Where::kQuery, field, pointer, about, 256};
+}
+
 Parameter Filter(std::string_view name, std::string_view pointer, std::string_view about) {
   return {name, Where::kQuery, "", pointer, about, 256};
 }
@@ -23,11 +28,12 @@ std::vector<ApiRoute> Make() {
        "ListReply",
        "Jobs, newest first",
        {{"all", Where::kQuery, "/all", "", "also jobs that have ended"},
-        Filter("state", "/state", "only jobs in this state"),
-        Filter("user", "/user", "only jobs of this user (USER@HOST)"),
-        Filter("team", "/scheduling/team", "only jobs of this team"),
-        Filter("pool", "/pool", "only jobs of this pool"),
-        Filter("name", "/name", "only jobs of this name")},
+        Both("state", "/state", "/state", "only jobs in this state"),
+        Both("user", "/user", "/user", "only jobs of this user (USER@HOST)"),
+        Both("team", "/team", "/scheduling/team", "only jobs of this team"),
+        Both("pool", "/pool", "/pool", "only jobs of this pool"),
+        Both("name", "/name", "/name", "only jobs of this name"),
+        Both("node", "/node", "", "only jobs with a pod of the present or last attempt on this node")},
        "{}",
        "",
        "jobs",
@@ -48,6 +54,21 @@ std::vector<ApiRoute> Make() {
        "WhyAnswer",
        "Why a job waits, or what was decided about it",
        {kJob, kElement}},
+      {"GET",
+       "/jobs/{job}/usage",
+       "",
+       "GetRequest",
+       "JobUsageHistory",
+       "How a job used its GPUs while this controller ran",
+       {kJob}},
+      {"GET",
+       "/jobs/{job}/log",
+       "",
+       "GetRequest",
+       "JobInfo",
+       "What a job prints, as server-sent events, for its own user: `output` with text and stderr, `skipped`, `end`, "
+       "`problem` with detail",
+       {kJob}},
       {"POST",
        "/jobs/{job}/cancel",
        "Cancel",
@@ -139,6 +160,27 @@ std::vector<ApiRoute> Make() {
        .summary = "GPUs, one by one, and who uses them",
        .list = "nodes",
        .shape = Shape::kGpus},
+      {"GET", "/cluster", "", "", "ClusterNow", "The whole cluster at a glance, and its last hours"},
+      {"GET", "/teams/use", "", "", "TeamUseList", "Who uses what, and how long jobs waited"},
+      {"GET", "/me", "People/WhoAmI", "WhoAmIRequest", "WhoAmIReply", "Whom the token acts for, and what he may do"},
+      {"GET", "/me/tokens", "", "", "ApiTokenList", "One's own tokens, without their text"},
+      {"POST",
+       "/me/tokens",
+       "",
+       "NewToken",
+       "NewToken",
+       "Make a token that acts for oneself; the answer has its text",
+       {{"name", Where::kBody, "/name", "", "letters, digits and ._-; one that no other token of one's own has", 64,
+         true},
+        {"write", Where::kBody, "/write", "", "whether it may change something"},
+        {"seconds", Where::kBody, "/seconds", "", "how long it is good; absent: 30 days", 31'536'000}}},
+      {"POST",
+       "/me/tokens/{name}/revoke",
+       "",
+       "NewToken",
+       "ApiTokenList",
+       "End a token of one's own; the answer has those that are left",
+       {{"name", Where::kPath, "/name", "", "of the token", 200, true}}},
       {"GET", "/quota", "Teams", "TeamsRequest", "TeamList", "Guarantee, limit and use of each team"},
       {"GET",
        "/accounts",

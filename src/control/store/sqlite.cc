@@ -710,6 +710,37 @@ Result<std::vector<JobRow>> SqliteStore::ListJobs(bool ended_too, int limit) {
   return jobs;
 }
 
+Result<JobPage> SqliteStore::FindJobs(const JobFilter& filter, int limit) {
+  constexpr uint64_t kMostLookedAt = 20'000;
+  uint64_t before = filter.before;
+  if (before == 0) {
+    Statement last(this, "SELECT COALESCE(MAX(id), 0) FROM jobs");
+    VRUN_TRY(last.Step());
+    before = static_cast<uint64_t>(last.Int()) + 1;
+  }
+  const uint64_t from = before > kMostLookedAt ? before - kMostLookedAt : 0;
+  std::string sql = std::string("SELECT ") + kJobColumns + ", spec FROM jobs WHERE id>=? AND id<?";
+  if (filter.state != v1::JOB_STATE_UNSPECIFIED) sql += " AND state=?";
+  if (!filter.user.empty()) sql += " AND user=?";
+  if (!filter.pool.empty()) sql += " AND pool=?";
+  if (!filter.name.empty()) sql += " AND name=?";
+  Statement s(this, sql + " ORDER BY id DESC LIMIT ?");
+  s.Int(static_cast<int64_t>(from)).Int(static_cast<int64_t>(before));
+  if (filter.state != v1::JOB_STATE_UNSPECIFIED) s.Int(filter.state);
+  for (const std::string* text : {&filter.user, &filter.pool, &filter.name}) {
+    if (!text->empty()) s.Text(*text);
+  }
+  s.Int(limit);
+  JobPage page;
+  VRUN_ASSIGN(page.jobs, ReadJobs(s, true));
+  if (page.jobs.size() == static_cast<size_t>(limit)) {
+    page.next = page.jobs.back().id;
+  } else if (from > 1) {
+    page.next = from;
+  }
+  return page;
+}
+
 Result<std::vector<NodeRow>> SqliteStore::Nodes() {
   Statement s(this,
               "SELECT name, pool, total, addresses, version, boot_id, last_seen_us, lost, draining, facts, reason, "

@@ -43,6 +43,7 @@ class SqliteStore : public Store {
   Result<std::optional<uint64_t>> FindElement(uint64_t array, uint32_t index) override;
   Result<std::vector<ElementEnd>> EndedElements(uint64_t array) override;
   Result<std::vector<JobRow>> ListJobs(bool ended_too, int limit) override;
+  Result<JobPage> FindJobs(const JobFilter& filter, int limit) override;
   Result<std::vector<NodeRow>> Nodes() override;
   Result<std::vector<MaintenanceRow>> Maintenance() override;
   Result<uint64_t> LastEpoch() override;

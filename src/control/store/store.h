@@ -176,6 +176,17 @@ struct MaintenanceRow {
   int64_t until_us = 0;
 };
 
+// Which jobs FindJobs returns. Empty fields: any.
+struct JobFilter {
+  uint64_t before = 0;  // only lower ids; 0: all
+  v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
+  std::string user = {}, pool = {}, name = {};
+};
+struct JobPage {
+  std::vector<JobRow> jobs;  // with their specs, newest first
+  uint64_t next = 0;         // `before` of the next page; 0: there is none
+};
+
 class Store {
  public:
   virtual ~Store() = default;
@@ -210,6 +221,8 @@ class Store {
   // With their specs, newest first. At most `limit`; of those that have not ended: without elements that wait, and
   // besides them as many arrays.
   virtual Result<std::vector<JobRow>> ListJobs(bool ended_too, int limit) = 0;
+  // Ended ones too. Looks at a bounded number of jobs, so a page may have fewer than `limit` jobs and a next one.
+  virtual Result<JobPage> FindJobs(const JobFilter& filter, int limit) = 0;
   virtual Result<std::vector<NodeRow>> Nodes() = 0;
   virtual Result<std::vector<MaintenanceRow>> Maintenance() = 0;  // in order of names
   virtual Result<uint64_t> LastEpoch() = 0;

@@ -167,6 +167,27 @@ TEST_F(StoreTest, ListsAreNewestFirstAndFiltered) {
   ASSERT_EQ(store_->ListJobs(false, 10)->size(), 1u);
 }
 
+TEST_F(StoreTest, PagesOfJobsGoBackToTheFirstOne) {
+  std::vector<uint64_t> ids;
+  for (int i = 0; i < 7; ++i) ids.push_back(Insert(Row(i % 2 == 0 ? "anna@h" : "ben@h", std::to_string(i))));
+  std::vector<uint64_t> seen;
+  JobFilter filter;
+  filter.user = "anna@h";
+  do {
+    const auto page = store_->FindJobs(filter, 2);
+    ASSERT_TRUE(page);
+    for (const JobRow& job : page->jobs) seen.push_back(job.id);
+    filter.before = page->next;
+  } while (filter.before != 0);
+  EXPECT_EQ(seen, (std::vector<uint64_t>{ids[6], ids[4], ids[2], ids[0]}));
+  filter = {};
+  filter.state = v1::RUNNING;
+  EXPECT_TRUE(store_->FindJobs(filter, 10)->jobs.empty());
+  filter.state = v1::PENDING;
+  EXPECT_EQ(store_->FindJobs(filter, 10)->jobs.size(), 7u);
+  EXPECT_EQ(store_->FindJobs(filter, 10)->next, 0u);
+}
+
 TEST_F(StoreTest, AnArrayIsOneRowAndItsElementsAreFound) {
   JobRow row = Row("anna@h", "r1");
   row.elements = 100;
