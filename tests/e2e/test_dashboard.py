@@ -216,7 +216,7 @@ def test_pages_show_what_vctl_says(c, browser):
         row(page, new).wait_for()
         row(page, new).get_by_text("running").wait_for()
 
-        row(page, runs).get_by_role("link", name=str(runs)).click()
+        row(page, runs).get_by_role("link", name=str(runs), exact=True).click()
         page.get_by_role("heading", name="shown").wait_for()
         log = page.get_by_role("log")
         log.get_by_text("line 3").wait_for()

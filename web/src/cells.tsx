@@ -26,7 +26,7 @@ const MOST_COLUMNS = 8;
 
 function layOut(nodes: CellNode[], width: number): Layout {
   const total = nodes.reduce((n, node) => n + node.cells.length, 0);
-  const size = total <= 64 && width > 500 ? 28 : total <= 256 ? (width > 500 ? 20 : 15) : total <= 1024 ? 13 : total <= 4096 ? 9 : 6;
+  const size = total <= 16 && width > 500 ? 40 : total <= 64 && width > 500 ? 28 : total <= 256 ? (width > 500 ? 20 : 15) : total <= 1024 ? 13 : total <= 4096 ? 9 : 6;
   const gap = size >= 15 ? 3 : size >= 9 ? 2 : 1;
   const title = size >= 15 ? 16 : 0;
   const step = size + gap;

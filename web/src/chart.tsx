@@ -4,7 +4,7 @@ import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { duration, hour, time } from "./format";
 
 export interface Curve { name: string; tone: "one" | "two" | "three"; points: [number, number][] }   // microseconds and value, in order
-const HEIGHT = 150, TOP = 10, LEFT = 44, BOTTOM = 20, RIGHT = 8;
+const HEIGHT = 150, TOP = 10, LEFT = 54, BOTTOM = 20, RIGHT = 8;
 
 function steps(most: number): number[] {
   const raw = most / 4;

@@ -15,9 +15,9 @@ export function State({ of, held = false }: { of: string; held?: boolean }) {
   return <span class={`state ${held ? "off" : TONES[of] ?? "off"}`}>{held ? "held" : words(of)}</span>;
 }
 
-export function Card({ title, aside, children, wide = false }: { title: string; aside?: ComponentChildren; children: ComponentChildren; wide?: boolean }) {
+export function Card({ title, aside, children, wide = false, last = false }: { title: string; aside?: ComponentChildren; children: ComponentChildren; wide?: boolean; last?: boolean }) {
   const id = useId();
-  return <section class={wide ? "card wide" : "card"} aria-labelledby={id}>
+  return <section class={`card${wide ? " wide" : ""}${last ? " last" : ""}`} aria-labelledby={id}>
     <header><h2 id={id}>{title}</h2>{aside && <div class="aside">{aside}</div>}</header>
     {children}
   </section>;

@@ -61,7 +61,7 @@ function Content({ c, theme }: { c: ClusterNow; theme: string }) {
         { name: "State", cell: (n) => <State of={n.state} /> },
         { name: "Why", grow: true, cell: (n) => plain(n.reason) || "–" }]} />
     </Card>}
-    <Card title="Preemptions" wide={away.length === 0} aside={c.since_us ? `since ${time(c.since_us)}` : ""}>
+    <Card title="Preemptions" last wide={away.length === 0} aside={c.since_us ? `since ${time(c.since_us)}` : ""}>
       <Table label="Preemptions" rows={c.preemptions} part={12} id={(p) => `${p.job} ${p.attempt} ${p.at_us}`} empty="No job had to make room." columns={[
         { name: "When", cell: (p) => <span title={time(p.at_us)}>{ago(p.at_us)}</span> },
         { name: "Job", cell: (p) => <JobLink job={p.job} name={p.name} /> },

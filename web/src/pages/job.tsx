@@ -27,20 +27,23 @@ function Content({ j, data, me }: { j: JobInfo; data: Data<JobInfo>; me: Me | nu
   const over = finished(j.state), pending = j.state === "PENDING";
   const why = useData<Why>(over ? "" : `/jobs/${j.job}/why`, 5, (jobs) => !jobs || pending || jobs.has(j.job));
   const own = me?.name === j.user;
-  const may = session()?.write && me && (own || me.role === "operator" || me.role === "admin" || me.leads.includes(j.scheduling.team));
+  const told = !over && !!why.value && (pending || why.value.decisions.some((d) => d.kind !== "started"));
+  // As the controller's table of calls says (src/control/access).
+  const lead = own || (me?.leads.includes(j.scheduling.team) ?? false), write = !!session()?.write && !!me && !over;
+  const mayChange = write && (lead || me.role === "operator" || me.role === "admin"), mayCancel = write && (lead || me.role === "admin");
   const action = { done: data.again };
   const gangPods = j.gang?.pods ?? 1;
   return <>
     <header class="title">
-      <h1><span>{j.job}</span> {plain(j.name)} <State of={j.state} held={pending && j.scheduling.hold} /></h1>
-      {may && !over && <div class="actions">
+      <h1><span class="soft">{j.job}</span> {plain(j.name)} <State of={j.state} held={pending && j.scheduling.hold} /></h1>
+      {mayChange && <div class="actions">
         {pending && !j.scheduling.hold && <Action label="Hold" path={`/jobs/${j.job}/hold`} question={`Keep job ${j.job} from starting?`} {...action} />}
         {pending && j.scheduling.hold && <Action label="Release" path={`/jobs/${j.job}/release`} question={`Let job ${j.job} start?`} {...action} />}
         {!pending && <Action label="Requeue" path={`/jobs/${j.job}/requeue`} question={`Stop job ${j.job} and let it wait again?`} {...action} />}
-        <Action label="Cancel" confirm="Cancel the job" danger path={`/jobs/${j.job}/cancel`} question={`Cancel job ${j.job}${own ? "" : ` of ${plain(j.user)}`}?`} {...action} />
+        {mayCancel && <Action label="Cancel" confirm="Cancel the job" danger path={`/jobs/${j.job}/cancel`} question={`Cancel job ${j.job}${own ? "" : ` of ${plain(j.user)}`}?`} {...action} />}
       </div>}
     </header>
-    {j.reason && <p class={over && j.state !== "COMPLETED" ? "problem" : "note"}>{plain(j.reason)}</p>}
+    {j.reason && !(pending && why.value) && <p class={over && j.state !== "COMPLETED" ? "problem" : "note"}>{plain(j.reason)}</p>}
     <Card title="What it is" wide>
       <dl class="facts">
         <Fact name="User"><a title={plain(j.user)} href={link("jobs", "", { user: j.user })}>{plain(person(j.user))}</a></Fact>
@@ -48,7 +51,7 @@ function Content({ j, data, me }: { j: JobInfo; data: Data<JobInfo>; me: Me | nu
         <Fact name="Class">{j.scheduling.class === "JOB_CLASS_UNSPECIFIED" ? "training" : words(j.scheduling.class)}</Fact>
         <Fact name="Pool">{plain(j.pool)}</Fact>
         <Fact name="GPUs">{asked(j.resources, gangPods)}</Fact>
-        <Fact name="CPU and memory">{count(j.resources.milli_cpus / 1000)} cores, {bytes(j.resources.memory_bytes)}</Fact>
+        <Fact name="CPU and memory">{j.resources.milli_cpus === 1000 ? "1 core" : `${count(j.resources.milli_cpus / 1000)} cores`}{j.resources.memory_bytes ? `, ${bytes(j.resources.memory_bytes)}` : ""}</Fact>
         {j.node && <Fact name="Node"><a href={link("nodes", j.node)}>{plain(j.node)}</a>{j.pods.length > 1 ? ` and ${j.pods.length - 1} more` : ""}</Fact>}
         <Fact name="Submitted">{time(j.submitted_us)}</Fact>
         {j.started_us > 0 && <Fact name="Waited">{duration(j.started_us - j.submitted_us)}</Fact>}
@@ -57,7 +60,7 @@ function Content({ j, data, me }: { j: JobInfo; data: Data<JobInfo>; me: Me | nu
         {j.exit && j.exit.peak_memory_bytes > 0 && <Fact name="Peak memory">{bytes(j.exit.peak_memory_bytes)}</Fact>}
         {j.lost_us > 0 && <Fact name="Run time lost">{duration(j.lost_us)}</Fact>}
         {j.saved_us > 0 && <Fact name="Saved its state">{time(j.saved_us)}</Fact>}
-        {j.gpu_usage && j.gpu_usage.metered_us > 0 && <Fact name="GPUs busy, all attempts">{Math.round((100 * j.gpu_usage.busy_us) / j.gpu_usage.metered_us)} %</Fact>}
+        {j.gpu_usage && j.gpu_usage.metered_us > 0 && <Fact name="GPUs busy, all attempts">{Math.round((100 * j.gpu_usage.busy_us) / j.gpu_usage.metered_us / Math.max(1, j.resources.gpus))} %</Fact>}
         {j.gpu_usage && j.gpu_usage.memory_peak_bytes > 0 && <Fact name="Peak GPU memory">{bytes(j.gpu_usage.memory_peak_bytes)}</Fact>}
         {j.cost && <Fact name="Cost, all attempts">{hours(j.cost.gpu_ms)} GPU-hours{j.cost.currency ? `, ${money(j.cost.cost_micros, j.cost.currency)}` : ""}</Fact>}
         {j.cost && j.cost.lost_gpu_ms > 0 && <Fact name="Of this lost">{hours(j.cost.lost_gpu_ms)} GPU-hours{j.cost.currency ? `, ${money(j.cost.lost_cost_micros, j.cost.currency)}` : ""}</Fact>}
@@ -66,8 +69,8 @@ function Content({ j, data, me }: { j: JobInfo; data: Data<JobInfo>; me: Me | nu
       </dl>
       {j.argv.length > 0 && <p class="command"><span class="soft">{plain(j.directory)} $</span> <code>{plain(j.argv.join(" "))}</code></p>}
     </Card>
-    {!over && why.value && <WhyCard why={why.value} pending={pending} />}
-    <Card title="Timeline" wide={over}><Timeline j={j} /></Card>
+    {told && <WhyCard why={why.value!} pending={pending} />}
+    <Card title="Timeline" wide={!told}><Timeline j={j} /></Card>
     {j.pods.length > 1 && <Card title={`Pods: ${j.pods.length}`} wide>
       <Table label="Pods" rows={j.pods} part={64} id={(p) => p.pod} empty="" columns={[
         { name: "Pod", number: true, cell: (p) => p.pod },
@@ -90,13 +93,12 @@ function Fact({ name, children }: { name: string; children: preact.ComponentChil
 const masked = (mask: number) => Array.from({ length: 32 }, (_, i) => i).filter((i) => (mask >>> i) & 1).join(", ") || "–";
 
 function WhyCard({ why, pending }: { why: Why; pending: boolean }) {
-  if (!pending && why.decisions.length === 0) return null;
   return <Card title={pending ? "Why it waits" : "What was decided"} aside={pending && why.queue_position ? `${why.queue_position} of ${why.queue_length} in its queue` : ""}>
-    {pending && <p>{plain(why.summary)}</p>}
+    {pending && !why.blockers.some((b) => b.text === why.summary) && <p>{plain(why.summary)}</p>}
     {why.blockers.length > 0 && <ul class="list">{why.blockers.map((b, i) => <li key={i}>{plain(b.text)}{b.other_job > 0 && <> <JobLink job={b.other_job} /></>}</li>)}</ul>}
     {why.starts_now.length > 0 && <><h3>It would start now</h3><ul class="list">{why.starts_now.map((s) => <li key={s}>{plain(s)}</li>)}</ul></>}
     {pending && why.expected_us > 0 && <p>Expected start: <b>{time(why.expected_us)}</b>{why.confidence_percent ? `, ${why.confidence_percent} % likely by then` : ""}
-      {why.expected_why && <span class="soft"> {plain(why.expected_why)}</span>}{why.late_us > why.expected_us && <span class="soft"> At the latest, most likely: {time(why.late_us)}</span>}</p>}
+      {why.expected_why && <span class="soft"> {plain(why.expected_why)}.</span>}{why.late_us > why.expected_us && <span class="soft"> At the latest, most likely: {time(why.late_us)}</span>}</p>}
     {why.decisions.length > 0 && <ul class="list soft">{why.decisions.slice(-6).map((d, i) => <li key={i}>{time(d.at_us)} {words(d.kind)}{d.other_job > 0 && <>, for <JobLink job={d.other_job} /></>}</li>)}</ul>}
   </Card>;
 }
@@ -145,7 +147,7 @@ function Timeline({ j }: { j: JobInfo }) {
 function UsageCard({ job, over }: { job: number; over: boolean }) {
   const data = useData<{ samples: { at_us: number; utilization_percent: number; memory_bytes: number }[] }>(`/jobs/${job}/usage`, over ? 3600 : 5, () => false);
   const samples = data.value?.samples ?? [];
-  const most = Math.max(1, ...samples.map((s) => s.memory_bytes));
+  const most = Math.max(2 ** 30, ...samples.map((s) => s.memory_bytes));
   return <Card title="GPUs over time" wide>
     <div class="pair">
       <Chart label="GPU utilization" most={100} format={(v) => `${Math.round(v)} %`} curves={[{ name: "utilization", tone: "two", points: samples.map((s) => [s.at_us, s.utilization_percent]) }]} />

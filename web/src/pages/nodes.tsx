@@ -70,7 +70,7 @@ export function Node({ name, me }: { name: string; me: Me | null }) {
         <dl class="stats">
           <Stat label="GPUs in use" value={count(used(n))} of={count(n.total.gpus)} />
           <Stat label="Cores in use" value={count(n.used.milli_cpus / 1000)} of={count(n.total.milli_cpus / 1000)} />
-          <Stat label="Memory in use" value={bytes(n.used.memory_bytes)} of={bytes(n.total.memory_bytes)} />
+          <Stat label="Memory in use" value={n.used.memory_bytes ? bytes(n.used.memory_bytes) : "0"} of={bytes(n.total.memory_bytes)} />
           <Stat label="Jobs" value={count(n.jobs)} />
           <Stat label="Last seen" value={ago(n.last_seen_us)} />
         </dl>
