@@ -14,7 +14,7 @@ constexpr int kMaxJobs = 1000;
 constexpr size_t kMaxArgvBytes = 4096;
 
 constexpr uint32_t kMaxPage = 1000;
-constexpr int kPagesLookedAt = 8;  // for one page, of those that the store returns
+constexpr size_t kMostLookedAt = 2000;  // jobs that are read for one page
 
 bool IsOn(const JobRow& job, const std::string& node) {
   return std::any_of(job.pods.begin(), job.pods.end(), [&](const PodRow& pod) { return pod.node == node; });
@@ -31,7 +31,7 @@ bool Fits(State& state, const std::string& viewer, const JobRow& job, const v1::
 Result<v1::ListReply> PageOfAll(State& state, const std::string& viewer, const v1::ListRequest& request, int limit) {
   v1::ListReply reply;
   JobFilter filter{request.before(), request.state(), request.user(), request.pool(), request.name()};
-  for (int i = 0; i < kPagesLookedAt; ++i) {
+  for (size_t looked_at = 0;;) {
     VRUN_ASSIGN(const JobPage page, state.store().FindJobs(filter, limit));
     for (const JobRow& job : page.jobs) {
       if (!Fits(state, viewer, job, request)) continue;
@@ -42,9 +42,13 @@ Result<v1::ListReply> PageOfAll(State& state, const std::string& viewer, const v
     }
     if (page.next == 0) return reply;
     filter.before = page.next;
+    looked_at += page.jobs.size();
+    // The store has looked at as many as it does at once.
+    if (page.jobs.size() < static_cast<size_t>(limit) || looked_at >= kMostLookedAt) {
+      reply.set_next(filter.before);
+      return reply;
+    }
   }
-  reply.set_next(filter.before);
-  return reply;
 }
 
 Result<v1::ListReply> PageOfUnfinished(State& state, const std::string& viewer, const v1::ListRequest& request,
