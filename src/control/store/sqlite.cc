@@ -163,6 +163,9 @@ Error SqliteError(sqlite3* db, int code, std::string_view what) {
   return Error(CodeOf(code), std::move(text));
 }
 
+// To whom a sealed request belongs.
+std::string OwnerOf(const JobRow& job) { return job.user + '\0' + job.request_id; }
+
 std::string Join(const std::vector<std::string>& parts) {
   std::string text;
   for (const std::string& p : parts) text += p + "\n";
@@ -375,12 +378,14 @@ Result<std::unique_ptr<SqliteStore>> SqliteStore::Open(const std::string& path) 
   // EXCLUSIVE: one owner, and the index of the WAL is in memory instead of in a mapped file. FULL: every commit does an
   // fsync.
   for (const char* pragma : {"PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL",
-                             "PRAGMA wal_autocheckpoint=2000", "PRAGMA foreign_keys=ON"}) {
+                             "PRAGMA wal_autocheckpoint=2000", "PRAGMA foreign_keys=ON", "PRAGMA secure_delete=ON"}) {
     code = sqlite3_exec(database->handle, pragma, nullptr, nullptr, nullptr);
     if (code != SQLITE_OK) return SqliteError(database->handle, code, what);
   }
   std::unique_ptr<SqliteStore> store(new SqliteStore(std::move(database)));
   if (auto migrated = store->Migrate(); !migrated) return migrated.error().With(what);
+  if (auto opened = store->OpenKey(path + ".key"); !opened) return opened.error().With(what);
+  if (auto sealed = store->SealOldSpecs(); !sealed) return sealed.error().With(what);
   return store;
 }
 
@@ -408,6 +413,72 @@ Status SqliteStore::Migrate() {
   return {};
 }
 
+Status SqliteStore::OpenKey(const std::string& path) {
+  bool needed = false;
+  {
+    Statement s(this, "SELECT 1 FROM jobs WHERE substr(spec, 1, 4)=? LIMIT 1");
+    s.Blob(SealedSpecs::kMagic);
+    VRUN_ASSIGN(needed, s.Step());
+  }
+  VRUN_ASSIGN(specs_, SealedSpecs::Open(path, needed));
+  return {};
+}
+
+Status SqliteStore::SealOldSpecs() {
+  std::vector<JobRow> plain;
+  {
+    Statement s(this,
+                "SELECT id, user, request_id, ended_us, spec FROM jobs WHERE spec!=x'' AND substr(spec, 1, 4)!=?");
+    s.Blob(SealedSpecs::kMagic);
+    for (;;) {
+      VRUN_ASSIGN(const bool row, s.Step());
+      if (!row) break;
+      JobRow& job = plain.emplace_back();
+      job.id = static_cast<uint64_t>(s.Int());
+      job.user = s.Bytes();
+      job.request_id = s.Bytes();
+      job.ended_us = s.Int();
+      job.spec = s.Bytes();
+    }
+  }
+  if (plain.empty()) return {};
+  VRUN_TRY(Begin());
+  for (JobRow& job : plain) {
+    if (job.ended_us != 0) job.spec = WithoutEnvironment(job.spec).value_or(job.spec);
+    const std::string sealed = specs_->Seal(job.spec, OwnerOf(job));
+    VRUN_TRY(Statement(this, "UPDATE jobs SET spec=? WHERE id=?").Blob(sealed).Int(static_cast<int64_t>(job.id)).Run());
+  }
+  VRUN_TRY(Commit());
+  // Earlier versions did not overwrite what they deleted.
+  for (const char* sql : {"VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"}) {
+    const int code = sqlite3_exec(database_->handle, sql, nullptr, nullptr, nullptr);
+    if (code != SQLITE_OK) return SqliteError(database_->handle, code, "seal the requests of jobs");
+  }
+  return {};
+}
+
+Result<std::string> SqliteStore::ReadSpec(Statement& statement, const JobRow& job) {
+  Result<std::string> spec = specs_->Open(statement.Bytes(), OwnerOf(job));
+  if (!spec) return Fail(std::move(spec).error().With("job " + std::to_string(job.id)));
+  return spec;
+}
+
+// What an ended job is shown with stays.
+Status SqliteStore::DropEnvironment(const JobRow& job) {
+  std::string spec;
+  {
+    Statement s(this, "SELECT spec FROM jobs WHERE id=?");
+    s.Int(static_cast<int64_t>(job.id));
+    VRUN_ASSIGN(const bool row, s.Step());
+    if (!row) return {};
+    VRUN_ASSIGN(spec, ReadSpec(s, job));
+  }
+  const std::optional<std::string> left = WithoutEnvironment(spec);
+  if (!left) return {};
+  const std::string sealed = specs_->Seal(*left, OwnerOf(job));
+  return Statement(this, "UPDATE jobs SET spec=? WHERE id=?").Blob(sealed).Int(static_cast<int64_t>(job.id)).Run();
+}
+
 void SqliteStore::LimitPages(int pages) {
   std::string sql = "PRAGMA max_page_count=" + std::to_string(pages > 0 ? pages : 1'000'000'000);
   (void)sqlite3_exec(database_->handle, sql.c_str(), nullptr, nullptr, nullptr);
@@ -431,6 +502,7 @@ void SqliteStore::Rollback() {
 }
 
 Result<uint64_t> SqliteStore::InsertJob(const JobRow& job) {
+  const std::string spec = specs_->Seal(job.spec, OwnerOf(job));
   Statement s(
       this,
       "INSERT INTO jobs (user, request_id, home_id, pool, name, spec, milli_cpus, memory_bytes, gpus, gpu_type, "
@@ -439,7 +511,7 @@ Result<uint64_t> SqliteStore::InsertJob(const JobRow& job) {
       "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
   const std::string scheduling = job.scheduling.SerializeAsString(), gang = job.gang.SerializeAsString();
   const std::string gpu_needs = GpuNeeds(job.needs);
-  s.Text(job.user).Text(job.request_id).Blob(job.home_id).Text(job.pool).Text(job.name).Blob(job.spec);
+  s.Text(job.user).Text(job.request_id).Blob(job.home_id).Text(job.pool).Text(job.name).Blob(spec);
   s.Int(job.needs.milli_cpus).Int(job.needs.memory_bytes).Int(job.needs.gpus).Text(job.needs.gpu_type);
   s.Int(job.state).Text(job.reason).Int(job.submitted_us).Int(job.started_us).Int(job.ended_us);
   s.Int(job.attempt).Int(static_cast<int64_t>(job.epoch)).Int(job.cancelled).Int(job.cancel_signal).Blob(scheduling);
@@ -465,7 +537,8 @@ Status SqliteStore::UpdateJob(const JobRow& job) {
   s.Int(job.failed_pod).Int(job.failed_starts).Int(job.first_end_us);
   s.Int(job.saved_us).Int(job.lost_us).Blob(scheduling).Int(static_cast<int64_t>(job.pods.size()));
   s.Int(job.parked).Text(job.gpu_fault).Int(static_cast<int64_t>(job.id));
-  return s.Run();
+  VRUN_TRY(s.Run());
+  return job.ended_us != 0 && job.array == 0 ? DropEnvironment(job) : Status();
 }
 
 Status SqliteStore::InsertArray(const ArrayRow& row) {
@@ -572,7 +645,7 @@ Result<std::optional<JobRow>> SqliteStore::GetJob(uint64_t id) {
   if (!row) return std::optional<JobRow>();
   JobRow job = ReadJob(s);
   const auto pods = static_cast<uint32_t>(s.Int());
-  job.spec = s.Bytes();
+  VRUN_ASSIGN(job.spec, ReadSpec(s, job));
   VRUN_TRY(ReadPods(&job, pods));
   return std::optional<JobRow>(std::move(job));
 }
@@ -608,7 +681,9 @@ Result<std::vector<JobRow>> SqliteStore::ReadJobs(Statement& s, bool with_spec) 
     if (!row) break;
     jobs.push_back(ReadJob(s));
     counts.push_back(static_cast<uint32_t>(s.Int()));
-    if (with_spec) jobs.back().spec = s.Bytes();
+    if (with_spec) {
+      VRUN_ASSIGN(jobs.back().spec, ReadSpec(s, jobs.back()));
+    }
   }
   for (size_t i = 0; i < jobs.size(); ++i) VRUN_TRY(ReadPods(&jobs[i], counts[i]));
   return jobs;

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "control/store/sealed_spec.h"
 #include "control/store/store.h"
 
 namespace vrun::control {
@@ -12,7 +14,8 @@ namespace vrun::control {
 class SqliteStore : public Store {
  public:
   // Opens or creates the file and migrates its schema. kExists: another process has it open. kUnsupported: a newer
-  // version wrote it.
+  // version wrote it. The key of the requests of jobs (sealed_spec.h) is in the file PATH.key, which is made with the
+  // database.
   static Result<std::unique_ptr<SqliteStore>> Open(const std::string& path);
   ~SqliteStore() override;
 
@@ -55,6 +58,11 @@ class SqliteStore : public Store {
   class Statement;
   explicit SqliteStore(std::unique_ptr<Database> database);
   Status Migrate();
+  Status OpenKey(const std::string& path);
+  // Seals what an earlier version has stored in plain text.
+  Status SealOldSpecs();
+  Result<std::string> ReadSpec(Statement& statement, const JobRow& job);
+  Status DropEnvironment(const JobRow& job);
   Result<std::vector<PodRow>> Pods(uint64_t job, uint32_t attempt);
   Status ReadPods(JobRow* job, uint32_t count);
   // Reads all rows of the statement and then the pods of the jobs.
@@ -63,6 +71,7 @@ class SqliteStore : public Store {
   Error Fail(Error error);  // stores the first error of a transaction
 
   std::unique_ptr<Database> database_;
+  std::optional<SealedSpecs> specs_;  // after OpenKey
   std::optional<Error> failure_;
 };
 

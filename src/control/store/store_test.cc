@@ -2,9 +2,12 @@
 // The contract of a store, run on SQLite.
 #include <gtest/gtest.h>
 #include <sqlite3.h>
+#include <unistd.h>
 
+#include "base/files.h"
 #include "control/store/sqlite.h"
 #include "control/testing/testing.h"
+#include "proto/control.pb.h"
 
 namespace vrun::control {
 namespace {
@@ -322,8 +325,51 @@ PRAGMA user_version=2;
   const JobRow over = **(*opened)->GetJob(3);
   ASSERT_EQ(over.pods.size(), 1u);
   EXPECT_EQ(over.pods[0].exit, "\xdd");
+  EXPECT_EQ(over.spec, "\x05") << "sealed now";
   EXPECT_EQ((*opened)->Attempts(2)->at(0).pods.at(0).exit, "\xee");
   EXPECT_EQ(*(*opened)->LastEpoch(), 9u);
+}
+
+TEST_F(StoreTest, AnEnvironmentIsSealedAndGoneWithItsJob) {
+  v1::SubmitRequest request;
+  v1::Command* command = request.mutable_spec()->mutable_command();
+  command->add_argv("run");
+  command->add_environment("TOKEN=zq9-value");
+  command->set_script("#!/bin/sh zq9-value");
+  JobRow row = Row("anna", "r1");
+  row.spec = request.SerializeAsString();
+  const uint64_t id = Insert(row);
+  const auto is_on_disk = [&] {
+    for (const char* file : {"/vrun.db", "/vrun.db-wal"}) {
+      if (ReadFile(directory_.path() + file).value_or("").find("zq9-value") != std::string::npos) return true;
+    }
+    return false;
+  };
+  EXPECT_FALSE(is_on_disk());
+  Open();
+  JobRow job = **store_->GetJob(id);
+  EXPECT_EQ(job.spec, row.spec);
+  EXPECT_EQ(store_->ListJobs(true, 10)->at(0).spec, row.spec);
+  job.state = v1::COMPLETED;
+  job.ended_us = 7;
+  ASSERT_TRUE(store_->Begin() && store_->UpdateJob(job) && store_->Commit());
+  v1::SubmitRequest left;
+  ASSERT_TRUE(left.ParseFromString((**store_->GetJob(id)).spec));
+  EXPECT_EQ(left.spec().command().argv(0), "run");
+  EXPECT_EQ(left.spec().command().environment_size(), 0);
+  EXPECT_EQ(left.spec().command().script(), "");
+  EXPECT_FALSE(is_on_disk());
+  // A row of another's request tells nothing, and a lost key is an error.
+  store_.reset();
+  sqlite3* raw = nullptr;
+  ASSERT_EQ(sqlite3_open((directory_.path() + "/vrun.db").c_str(), &raw), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(raw, "UPDATE jobs SET user='eve'", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(raw);
+  Open();
+  EXPECT_EQ(store_->GetJob(id).error().code(), Code::kCorrupt);
+  store_.reset();
+  ASSERT_EQ(::unlink((directory_.path() + "/vrun.db.key").c_str()), 0);
+  EXPECT_EQ(SqliteStore::Open(directory_.path() + "/vrun.db").error().code(), Code::kNotFound);
 }
 
 TEST_F(StoreTest, RubbishIsNotADatabase) {
