@@ -49,7 +49,7 @@ ROOMS = {
     "snapshots": ["away", "."],
     "vfs": [".", "fuse", "trace", "content", "push", "frozen", "live/data", "live/tree",
             "live/kernel", "live/content", "live/root", "live"],
-    "home": ["root/watch", "root/secrets", "root", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "kept", "runs/command",
+    "home": ["root/watch", "root/secrets", "root", "scope", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "kept", "runs/command",
              "runs", "runs/pod", "runs/gang", "clients", "."],
     "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "ports", "limits", "task", "agent"],
     "control": ["store", "tier", "places", "gpus", "journal", "access", "state", "state/arrays", "state/gpus", "state/people", "ops", "api", "duties", "."],

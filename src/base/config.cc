@@ -219,6 +219,7 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
                           {"pool", &config.pool},
                           {"view", &config.view},
                           {"conflicts", &config.conflicts},
+                          {"job_writes", &config.job_writes},
                           {"away", &config.away},
                           {"root", &config.root},
                           {"cache_size", &config.cache_size},
@@ -306,6 +307,9 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
   if (config.view != "live" && config.view != "frozen") {
     return At(file, where("view"), "view: must be \"live\" or \"frozen\"");
   }
+  if (config.job_writes != "plain" && config.job_writes != "own" && config.job_writes != "any") {
+    return At(file, where("job_writes"), "job_writes: must be \"plain\", \"own\" or \"any\"");
+  }
   if (config.conflicts != "beside" && config.conflicts != "error") {
     return At(file, where("conflicts"), "conflicts: must be \"beside\" or \"error\"");
   }
@@ -343,6 +347,9 @@ std::string FormatConfig(const Config& config) {
   line("credentials_name", config.credentials_name, "NAME of the certificate in it");
   line("pool", config.pool, "where a run goes that names no pool");
   if (config.view != Config().view) line("view", config.view, "live or frozen: what a run sees that says neither");
+  if (config.job_writes != Config().job_writes) {
+    line("job_writes", config.job_writes, "plain, own or any: whether jobs may make files setuid, or give them away");
+  }
   if (config.conflicts != Config().conflicts) {
     line("conflicts", config.conflicts, "beside or error: what a job comes to that wrote what home has changed, too");
   }

@@ -150,6 +150,8 @@ DenyList::Options DenyOptions(const std::string& root, const Places& places, con
   deny.own = OwnPlaces(places, config);
   deny.admin_list = kAdminList;
   deny.user_list = places.config_dir + "/private";
+  if (config.job_writes == "any") deny.writes = JobWrites::kAny;
+  if (config.job_writes == "own") deny.writes = JobWrites::kOwn;
   return deny;
 }
 
