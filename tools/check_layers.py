@@ -15,6 +15,7 @@ ALLOWED = {
     "store": {"base", "tree"},
     "rpc": {"base"},
     "s3": {"base"},
+    "oidc": {"base"},
     "vfs": {"base", "tree", "store"},
     "sandbox": {"base"},
     "gpu": {"base"},
@@ -29,11 +30,11 @@ ALLOWED = {
     "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "people", "rpc", "identity", "s3", "ports"},
     # A node towards homes, a home towards nodes: made of one half of each.
     "snapshots": {"base", "tree", "store", "vfs", "rpc", "s3", "home", "node"},
-    "control": {"base", "sched", "jobs", "people", "rpc", "s3", "http"},
+    "control": {"base", "sched", "jobs", "people", "rpc", "s3", "oidc", "http"},
     "pools": {"base", "rpc"},
     "cli": {"base", "jobs", "people", "ports"},
     "simulator": {"base", "sim", "cli"},
-    "daemon": {"base", "people", "rpc", "identity", "home", "node", "snapshots", "control"},
+    "daemon": {"base", "people", "rpc", "identity", "oidc", "home", "node", "snapshots", "control"},
 }
 
 # Folders of a module, lowest first: each includes only itself and those before it. "." is the module's own folder.

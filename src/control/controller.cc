@@ -91,13 +91,19 @@ Status Run(const ControllerOptions& options, EventLoop& loop) {
   Service* serving = nullptr;
   VRUN_TRY(loop.OnSignal(SIGHUP, [&](int) { ReadConfigAgain(options.scheduler_config, serving); }));
 
+  const oidc::Settings oidc = scheduler.oidc;
   Clock clock;
   ContentTier tier(options.tier, options.state_directory, &loop, &clock);
   const people::Members members(options.state_directory + "/people");
   Settings settings{options.heartbeat_micros, options.lease_micros, options.pools, &tier, std::move(scheduler)};
+  people::Persons persons(options.state_directory + "/people");
+  settings.scheduler.in_group = [&persons](const std::string& user, const std::string& group) {
+    return persons.InGroup(user, group);
+  };
   settings.joined = [&members](const std::string& home) { return members.Has("home", home); };
   Service service(&loop, store.get(), &clock, std::move(settings));
   service.UseMembers(&members, {options.authority, options.certificate_seconds});
+  service.UsePersons(&persons, oidc);
   serving = &service;
   VRUN_ASSIGN(const int port, Serve(service, options, credentials));
   VRUN_ASSIGN(const std::unique_ptr<Api> api, ServeHttp(service, loop, options, credentials));

@@ -57,11 +57,13 @@ constexpr Row kRows[] = {
     // A token or a key decides, not the certificate of the connection.
     {"/vrun.v1.People/Join", "yyyyy", "yyyyy", "yyyyy", "ns-"},
     {"/vrun.v1.People/Renew", "yyyyy", "yyyyy", "yyyyy", "ns-"},
+    {"/vrun.v1.SignIn/Describe", "yyyyy", "yyyyy", "yyyyy", "ns-"},
+    {"/vrun.v1.SignIn/LogIn", "yyyyy", "yyyyy", "yyyyy", "ns-"},
 };
 
 std::set<std::string> CallsOfSchemas() {
   std::set<std::string> calls;
-  for (const char* name : {"control", "people"}) {
+  for (const char* name : {"control", "people", "sign_in"}) {
     std::ifstream file(std::string(VRUN_PROTO_DIR "/") + name + ".proto");
     std::string line, service;
     std::smatch match;
@@ -90,6 +92,7 @@ class RolesTest : public ::testing::Test {
         "f");
     service_ = std::make_unique<Service>(&loop_, store_.get(), &clock_, settings);
     service_->UseMembers(&members_, {authority_.directory()});
+    service_->UsePersons(&persons_, {});
     const auto port = service_->Start("127.0.0.1:0", authority_.Make("controller", "controller"));
     VRUN_CHECK(port.has_value());
     address_ = "127.0.0.1:" + std::to_string(*port);
@@ -242,6 +245,7 @@ class RolesTest : public ::testing::Test {
   TestDirectory directory_;
   Clock clock_;
   const people::Members members_{directory_.path() + "/people"};
+  people::Persons persons_{directory_.path() + "/people"};
   std::unique_ptr<SqliteStore> store_;
   EventLoop loop_;
   std::unique_ptr<Service> service_;

@@ -113,6 +113,7 @@ Service::Service(EventLoop* loop, Store* store, const Clock* clock, Settings set
 
 Service::~Service() {
   server_.reset();  // no callback runs after this
+  sign_in_.reset();
   loop_->Cancel(wake_);
   loop_->Cancel(tell_queues_);
   inbox_.clear();
@@ -138,6 +139,7 @@ Result<int> Service::Start(const std::string& listen, const rpc::Credentials& cr
   ServeUnary("/vrun.v1.People/WhoAmI", &WhoAmI);
   ServeStreams();
   if (members_ != nullptr) ServePeople();
+  if (sign_in_) ServeSignIn();
   for (const std::string& call : server_->methods()) VRUN_CHECK(FindCallRule(call) != nullptr);
   Result<int> port = server_->Start(listen);
   if (port) SweepLeases();
@@ -180,7 +182,9 @@ void Service::ServePeople() {
   server_->Stranger("/vrun.v1.People/Renew", [this](const rpc::Peer&, std::string bytes, auto reply) {
     v1::RenewRequest request;
     if (!request.ParseFromString(bytes)) return reply(Error(Code::kCorrupt, "renew: not a request"));
-    Result<v1::RenewReply> renewed = Renew(*members_, authority_, request);
+    Result<v1::RenewReply> renewed = Renew(*members_, authority_, request, [this](const std::string& name) {
+      return sign_in_ ? sign_in_->MayRenew(name, WallMicros()) : Status();
+    });
     if (!renewed) return reply(std::move(renewed).error());
     reply(renewed->SerializeAsString());
   });
@@ -190,6 +194,27 @@ void Service::ServePeople() {
     if (!list) return reply(std::move(list).error());
     reply(list->SerializeAsString());
   });
+}
+
+void Service::ServeSignIn() {
+  server_->Stranger("/vrun.v1.SignIn/Describe", [this](const rpc::Peer&, std::string, auto reply) {
+    Result<v1::SignInReply> described = sign_in_->Describe();
+    if (!described) return reply(std::move(described).error());
+    reply(described->SerializeAsString());
+  });
+  server_->Stranger("/vrun.v1.SignIn/LogIn", [this](const rpc::Peer& peer, std::string bytes, auto reply) {
+    v1::LogInRequest request;
+    if (!request.ParseFromString(bytes)) return reply(Error(Code::kCorrupt, "login: not a request"));
+    sign_in_->LogIn(authority_, request, peer.address, [reply](Result<v1::LogInReply> answer) {
+      if (!answer) return reply(std::move(answer).error());
+      reply(answer->SerializeAsString());
+    });
+  });
+}
+
+void Service::UsePersons(people::Persons* persons, const oidc::Settings& settings) {
+  sign_in_ = std::make_unique<SignIn>(members_, persons);
+  sign_in_->Use(settings);
 }
 
 void Service::UseMembers(const people::Members* members, Authority authority) {
@@ -291,6 +316,7 @@ void Service::ArmWake() {
 
 void Service::Configure(SchedulerConfig config) {
   limiter_.Use(config.bounds);
+  if (sign_in_) sign_in_->Use(config.oidc);
   Enqueue(
       {.apply = [this, config = std::move(config)] { state_.Configure(config); }, .decided = nullptr, .done = nullptr});
 }

@@ -160,7 +160,9 @@ int main(int argc, char** argv) {
 
   vrun::daemon::JoinOptions join;
   CLI::App* join_app = app.add_subcommand("join", "a one-time token becomes a certificate (`vctl login` runs it)");
-  join_app->add_option("--token", join.token, "of `vctl user add`")->envname("VRUN_JOIN_TOKEN")->required();
+  join_app->add_option("--token", join.token, "of `vctl user add`")->envname("VRUN_JOIN_TOKEN");
+  join_app->add_option("--controller", join.controller,
+                       "HOST:PORT/AUTHORITY of `vctl user address`: instead of a token, by an identity provider");
   join_app->add_option("--dir", join.directory, "where ca.pem, NAME.pem, NAME.key and `joined` go")->required();
   join_app->add_option("--name", join.name, "of this machine; default: its host name");
   join_app->add_option("--role", join.role, "what this machine shall be; default: what the token is for")

@@ -28,6 +28,8 @@ struct Invited {
 };
 // `controller`: the HOST:PORT that others dial; "": as it listens, with the first address of this machine if that is
 // all of them.
+// Also the address that people log in at (people/address.h).
+Result<std::string> AddressOf(const Places& places, const std::string& controller);
 Result<Invited> Invite(const Places& places, v1::Invitation invitation, const std::string& controller);
 
 }  // namespace vrun::cli

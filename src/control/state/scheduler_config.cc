@@ -28,12 +28,6 @@ constexpr size_t kMostTopologyBytes = 64u << 20;
 constexpr int64_t kMostGpus = 10'000'000;
 constexpr std::string_view kClasses[] = {"scavenger", "experiment", "training", "production", "inference"};
 
-bool Lists(const std::vector<std::string>& list, const std::string& user) {
-  const std::string person = Person(user);
-  return std::any_of(list.begin(), list.end(),
-                     [&](const std::string& one) { return one == user || one == person || one == "*"; });
-}
-
 std::optional<double> Number(const toml::node& node) {
   if (auto whole = node.value_exact<int64_t>()) return static_cast<double>(*whole);
   return node.value_exact<double>();
@@ -61,6 +55,8 @@ class Reader {
         VRUN_TRY(ReadGpus(*node.as_table()));
       } else if (key.str() == "bounds" && node.is_table()) {
         VRUN_TRY(ReadBounds(*node.as_table()));
+      } else if (key.str() == "oidc" && node.is_table()) {
+        VRUN_TRY(ReadOidc(*node.as_table()));
       } else if (key.str() == "admins" || key.str() == "operators") {
         auto& list = key.str() == "admins" ? config_.admins : config_.operators;
         list.emplace();
@@ -78,7 +74,7 @@ class Reader {
         return At(key.source(),
                   "unknown section or setting " + Escape(key.str()) +
                       ": known are admins, operators, visibility, commands, max_class, topology, [weights], [price], "
-                      "[gpus], [bounds] and [team.NAME]");
+                      "[gpus], [bounds], [oidc] and [team.NAME]");
       }
     }
     return std::move(config_);
@@ -149,6 +145,42 @@ class Reader {
                                     ": known are jobs, request_mib, streams and requests_per_second");
       }
     }
+    return {};
+  }
+
+  Status ReadOidc(const toml::table& table) {
+    oidc::Settings& oidc = config_.oidc;
+    const std::pair<std::string_view, std::string*> texts[] = {{"issuer", &oidc.issuer},
+                                                               {"client_id", &oidc.client_id},
+                                                               {"scopes", &oidc.scopes},
+                                                               {"user_claim", &oidc.user_claim},
+                                                               {"groups_claim", &oidc.groups_claim},
+                                                               {"domain", &oidc.domain},
+                                                               {"ca", &oidc.ca},
+                                                               {"snapshots", &oidc.snapshots}};
+    for (auto&& [key, node] : table) {
+      const std::string what = "oidc." + Escape(key.str()) + ": expected ";
+      const auto text =
+          std::find_if(std::begin(texts), std::end(texts), [&](const auto& t) { return t.first == key.str(); });
+      if (text != std::end(texts)) {
+        *text->second = node.value_exact<std::string>().value_or("");
+        if (text->second->empty()) return At(node.source(), what + "a text");
+      } else if (key.str() == "allow_groups") {
+        if (!ReadNames(node, &oidc.allow)) return At(node.source(), what + "a list of names");
+      } else if (key.str() == "login_days") {
+        const auto days = node.value_exact<int64_t>();
+        if (!days || *days < 0 || *days > 3660) return At(node.source(), what + "a number from 0 to 3660");
+        oidc.login_seconds = *days * 86400;
+      } else {
+        return At(key.source(), "unknown setting oidc." + Escape(key.str()) +
+                                    ": known are issuer, client_id, scopes, user_claim, domain, groups_claim, "
+                                    "allow_groups, ca, snapshots and login_days");
+      }
+    }
+    if (oidc.issuer.empty() || oidc.client_id.empty())
+      return At(table.source(), "oidc: issuer and client_id are missing");
+    if (Status url = oidc::CheckUrl(oidc.issuer); !url)
+      return At(table.source(), "oidc.issuer: " + url.error().message());
     return {};
   }
 
@@ -297,6 +329,14 @@ std::string_view JobClassName(v1::JobClass klass) {
 
 std::string Person(const std::string& user) { return user.substr(0, user.find('@')); }
 
+bool SchedulerConfig::Lists(const std::vector<std::string>& list, const std::string& user) const {
+  const std::string person = Person(user);
+  return std::any_of(list.begin(), list.end(), [&](const std::string& one) {
+    if (one.size() > 1 && one[0] == '@') return in_group && in_group(user, one.substr(1));
+    return one == user || one == person || one == "*";
+  });
+}
+
 bool SchedulerConfig::ListsPeople() const {
   return std::any_of(teams.begin(), teams.end(), [](const TeamConfig& t) { return t.has_users; });
 }
@@ -404,8 +444,14 @@ Result<SchedulerConfig> ReadSchedulerConfig(const std::string& path) {
   if (!text && text.error().code() == Code::kNotFound) return SchedulerConfig();
   if (!text) return std::move(text).error().With("scheduler's configuration");
   VRUN_ASSIGN(SchedulerConfig config, ParseSchedulerConfig(*text, path));
+  const std::string beside = path.substr(0, path.rfind('/') + 1);
+  if (!config.oidc.ca.empty()) {
+    auto ca = ReadFile(config.oidc.ca[0] == '/' ? config.oidc.ca : beside + config.oidc.ca, kMostBytes);
+    if (!ca) return std::move(ca).error().With(Escape(path) + ": oidc.ca");
+    config.oidc.ca = *std::move(ca);
+  }
   if (config.topology.empty()) return config;
-  if (config.topology[0] != '/') config.topology.insert(0, path.substr(0, path.rfind('/') + 1));
+  if (config.topology[0] != '/') config.topology.insert(0, beside);
   auto topology = ReadFile(config.topology, kMostTopologyBytes);
   if (!topology) return std::move(topology).error().With(Escape(path) + ": topology");
   VRUN_ASSIGN(config.places, ParseTopology(*topology, config.topology));

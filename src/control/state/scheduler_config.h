@@ -38,6 +38,18 @@
 //   max_class = "production"      # the highest class of its jobs
 //   budget = { gpu_hours = 500, days = 30, burst = 1000 }  # of GPUs with price 1; burst: how much may be saved up
 //
+//   [oidc]                        # people log in by this identity provider (oidc/settings.h)
+//   issuer = "https://id.example.org"
+//   client_id = "vrun-cluster"    # a public client with the device flow, of this cluster alone
+//   scopes = "openid profile groups"   # default: openid profile
+//   user_claim = "email"          # default: preferred_username
+//   domain = "example.org"        # of the user claim, if that is an address
+//   groups_claim = "groups"       # "@GROUP" in lists of users, leads, admins and operators is whoever is in it
+//   allow_groups = ["gpu-users"]  # only their members log in; default: everybody whom the provider knows
+//   ca = "id.pem"                 # authority of the provider's certificate; beside this file
+//   snapshots = "HOST:7421"       # the cluster's snapshot store, for machines that log in
+//   login_days = 30               # after so long people have to log in again; 0: never
+//
 //   [bounds]                      # of each user; 0: none (access/bounds.h)
 //   jobs = 50000                  # that have not ended
 //   request_mib = 4096            # of the requests of these jobs
@@ -48,6 +60,7 @@
 // that are not in the file have weight 1 and no bounds. If the file has teams, no other team may be named.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -59,6 +72,7 @@
 #include "control/access/bounds.h"
 #include "control/gpus/health.h"
 #include "control/places/topology_file.h"
+#include "oidc/settings.h"
 #include "proto/common.pb.h"
 #include "sched/core.h"
 
@@ -92,6 +106,10 @@ struct SchedulerConfig {
   NodePlaces places;                            // what it says
   bool teams_share_gpus = false;
   HealthLimits health;
+  oidc::Settings oidc;
+  // Whether this user (a certificate name) has logged in as a member of this group. Not from the file; kept by
+  // State::Configure. Null: nobody has.
+  std::function<bool(const std::string& user, const std::string& group)> in_group;
 
   // Of a user (a certificate name) as the lists say; kLead: of some team. `by_hand`: his certificate was made by hand.
   Role RoleOf(const std::string& user, bool by_hand) const;
@@ -112,6 +130,7 @@ struct SchedulerConfig {
 
  private:
   bool ListsPeople() const;  // some team does
+  bool Lists(const std::vector<std::string>& list, const std::string& user) const;
   const TeamConfig* FindTeam(const std::string& name) const;
   bool MaySubmit(const std::string& user, const TeamConfig& team) const;
 };

@@ -119,6 +119,7 @@ void State::FeedTeams(const std::vector<TeamConfig>& gone) {
 
 void State::Configure(SchedulerConfig config) {
   config.weights = settings_.scheduler.weights;
+  config.in_group = std::move(settings_.scheduler.in_group);
   const SchedulerConfig before = std::exchange(settings_.scheduler, std::move(config));
   FeedTeams(before.teams);
   for (const auto& [name, node] : nodes_) {
