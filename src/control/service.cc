@@ -520,9 +520,31 @@ void Service::TellShutOut() {
   std::string bytes = message.SerializeAsString();
   if (bytes == shut_out_) return;
   shut_out_ = std::move(bytes);
+  CancelOfShutOut();
   for (const auto& [node, session] : agents_) {
     if (session->knows_shut_out) session->stream().Send(shut_out_);
   }
+}
+
+// They submit no more, so what is cancelled now is all that they have.
+void Service::CancelOfShutOut() {
+  Enqueue({.apply =
+               [this] {
+                 std::vector<uint64_t> theirs;
+                 for (const auto& [id, job] : state_.jobs()) {
+                   // An array ends with its elements.
+                   if (job.array == 0 && !job.cancelled && !members_->Admit("home", job.user)) theirs.push_back(id);
+                 }
+                 for (const uint64_t id : theirs) {
+                   if (const Status cancelled = state_.Cancel(id, 0); !cancelled) {
+                     LogWarning("job {} of somebody who was shut out: {}", id, cancelled.error().message());
+                     continue;
+                   }
+                   members_->Audit({"", "controller", "here", "cancel", "job " + std::to_string(id), "ok"});
+                 }
+               },
+           .decided = nullptr,
+           .done = nullptr});
 }
 
 }  // namespace vrun::control

@@ -119,6 +119,7 @@ class Service : public Calls {
   void SweepLeases();
   void EndRevoked();
   void TellShutOut();
+  void CancelOfShutOut();
 
   std::map<std::string, rpc::Server::UnaryHandler> unary_;  // by method; not changed after Start
   Observer observer_;

@@ -312,6 +312,50 @@ def test_27_another_user_learns_and_changes_nothing_of_a_job(cluster, anna, eve,
     assert cluster.json("job", str(running))["state"] == "RUNNING"
 
 
+def test_29_strangers_who_flood_stop_nobody(cluster):
+    """Callers without a certificate, who begin requests and never end them, and others who only connect."""
+    stranger = Caller(cluster)
+
+    def rss():
+        status = pathlib.Path(f"/proc/{cluster.pid_of('controller')}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+)", status).group(1)) / 1024
+    before = rss()
+    links = []
+    try:
+        for i in range(40):
+            link = stranger.connect(None, None)
+            http = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+            http.initiate_connection()
+            for _ in range(10):
+                stream = http.get_next_available_stream_id()
+                http.send_headers(stream, [(":method", "POST"), (":scheme", "https"), (":path", "/vrun.v1.People/Join"), (":authority", "x.vrun"),
+                                           ("content-type", "application/grpc"), ("te", "trailers")])
+                http.send_data(stream, b"\0" + (60 << 20).to_bytes(4, "big") + b"x" * 4000)   # of 60 MiB that never come
+            link.sendall(http.data_to_send())
+            links.append(link)
+        for _ in range(300):   # no TLS, or nothing after it
+            links.append(socket.create_connection(("127.0.0.1", cluster.port), timeout=10))
+        refused = wait_for_refusal(stranger)
+        assert "too many callers without a certificate" in refused.message, refused
+        began = time.monotonic()
+        assert cluster.vrun("--", "echo", "served").stdout == "served\n"
+        assert time.monotonic() - began < 20
+        assert rss() - before < 200, (before, rss())
+    finally:
+        for link in links:
+            link.close()
+    wait_until("a token is looked at again", lambda: "unknown, or was used before" in stranger.call(
+        "/vrun.v1.People/Join", "JoinRequest", f'secret: "{"0" * 32}" name: "x"').message)
+
+
+def wait_for_refusal(stranger):
+    for _ in range(50):
+        answer = stranger.call("/vrun.v1.People/Join", "JoinRequest", f'secret: "{"0" * 32}" name: "x"')
+        if "too many" in answer.message:
+            return answer
+    return answer
+
+
 # --- 24: the token of a job
 
 def test_24_a_jobs_token_opens_one_job_for_one_user_while_it_runs(cluster, anna, eve, running):

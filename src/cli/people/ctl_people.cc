@@ -140,8 +140,8 @@ void Audit(const people::Members& members, const std::string& what, const std::s
 Result<int> Revoke(const people::Members& members, const std::string& role, const std::string& name) {
   VRUN_TRY(members.Revoke(role, name));
   Audit(members, "revoke", role + " " + name);
-  std::fprintf(stderr, "vctl: %s is shut out: its calls are refused, its open streams end within a minute\n",
-               Escape(name).c_str());
+  std::fprintf(stderr, "vctl: %s is shut out: its calls are refused, its open streams%s end within a minute\n",
+               Escape(name).c_str(), role == "home" ? " and its jobs" : "");
   return 0;
 }
 
