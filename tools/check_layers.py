@@ -15,6 +15,7 @@ ALLOWED = {
     "store": {"base", "tree"},
     "rpc": {"base"},
     "s3": {"base"},
+    "oidc": {"base"},
     "vfs": {"base", "tree", "store"},
     "sandbox": {"base"},
     "gpu": {"base"},
@@ -25,21 +26,21 @@ ALLOWED = {
     "ports": {"base"},
     "http": {"base"},
     "identity": {"base", "people", "rpc"},
-    "home": {"base", "tree", "store", "people", "rpc", "identity", "jobs", "ports"},
-    "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "people", "rpc", "identity", "s3", "ports"},
+    "home": {"base", "tree", "store", "people", "rpc", "identity", "jobs", "ports", "http"},
+    "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "people", "rpc", "identity", "s3", "ports", "http"},
     # A node towards homes, a home towards nodes: made of one half of each.
     "snapshots": {"base", "tree", "store", "vfs", "rpc", "s3", "home", "node"},
-    "control": {"base", "sched", "jobs", "people", "rpc", "s3", "http"},
+    "control": {"base", "sched", "jobs", "people", "rpc", "s3", "oidc", "http"},
     "pools": {"base", "rpc"},
     "cli": {"base", "jobs", "people", "ports"},
     "simulator": {"base", "sim", "cli"},
-    "daemon": {"base", "people", "rpc", "identity", "home", "node", "snapshots", "control"},
+    "daemon": {"base", "people", "rpc", "identity", "oidc", "home", "node", "snapshots", "control"},
 }
 
 # Folders of a module, lowest first: each includes only itself and those before it. "." is the module's own folder.
 # "testing", where there is one, is above all of them, and only tests include it.
 ROOMS = {
-    "base": ["thread", ".", "hash", "io", "secrets"],
+    "base": ["thread", ".", "hash", "io", "secrets", "time"],
     "tree": [".", "scan"],
     "store": ["format", "."],
     "gpu": [".", "inject"],
@@ -49,11 +50,11 @@ ROOMS = {
     "snapshots": ["away", "."],
     "vfs": [".", "fuse", "trace", "content", "push", "frozen", "live/data", "live/tree",
             "live/kernel", "live/content", "live/root", "live"],
-    "home": ["root/watch", "root/secrets", "root", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "kept", "runs/command",
+    "home": ["root/watch", "root/secrets", "root", "scope", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "kept", "runs/command",
              "runs", "runs/pod", "runs/gang", "clients", "."],
-    "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "ports", "limits", "task", "agent"],
-    "control": ["store", "tier", "places", "gpus", "journal", "access", "state", "state/arrays", "state/gpus", "state/people", "ops", "api", "duties", "."],
-    "cli": ["base", "array", "isolation", "request", "gpus", "host", "run", "ctl", "people", "."],
+    "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "ports", "limits", "task", "metrics", "agent"],
+    "control": ["store", "money", "tier", "places", "gpus", "needs", "journal", "access", "state", "state/arrays", "state/gpus", "state/people", "state/money", "ops", "dashboard", "api", "duties", "."],
+    "cli": ["base", "array", "isolation", "request", "gpus", "usage", "host", "run", "ctl", "people", "."],
 }
 TESTING = "testing"
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z0-9_]+)/((?:[a-z0-9_]+/)*)[a-z0-9_]+\.h"')

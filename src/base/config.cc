@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/config.h"
 
+#include <arpa/inet.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
@@ -219,12 +221,15 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
                           {"pool", &config.pool},
                           {"view", &config.view},
                           {"conflicts", &config.conflicts},
+                          {"job_writes", &config.job_writes},
                           {"away", &config.away},
+                          {"home_metrics", &config.home_metrics},
                           {"root", &config.root},
                           {"cache_size", &config.cache_size},
                           {"cache_min_free", &config.cache_min_free},
                           {"kept_size", &config.kept_size},
                           {"kept_days", &config.kept_days},
+                          {"node_metrics", &config.node_metrics},
                           {"fuse_passthrough", &config.fuse_passthrough},
                           {"fuse_push", &config.fuse_push},
                           {"fuse_readdirplus", &config.fuse_readdirplus},
@@ -267,12 +272,18 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
     return At(file, where(field.name), std::string(field.name) + ": must be \"auto\", \"on\" or \"off\"");
   }
   if (!config.controller.empty()) {
-    auto address = ParseHostPort(config.controller);
+    Status address = CheckControllers(config.controller);
     if (!address) return At(file, where("controller"), "controller: " + address.error().message());
   }
   if (!config.snapshots.empty()) {
     auto address = ParseHostPort(config.snapshots);
     if (!address) return At(file, where("snapshots"), "snapshots: " + address.error().message());
+  }
+  for (const auto& [name, value] :
+       {std::pair("home_metrics", &config.home_metrics), {"node_metrics", &config.node_metrics}}) {
+    if (value->empty()) continue;
+    auto address = ParseHostPort(*value);
+    if (!address) return At(file, where(name), std::string(name) + ": " + address.error().message());
   }
   for (std::string* path : {&config.root, &config.credentials}) {
     std::string_view name = path == &config.root ? "root" : "credentials";
@@ -305,6 +316,9 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
   }
   if (config.view != "live" && config.view != "frozen") {
     return At(file, where("view"), "view: must be \"live\" or \"frozen\"");
+  }
+  if (config.job_writes != "plain" && config.job_writes != "own" && config.job_writes != "any") {
+    return At(file, where("job_writes"), "job_writes: must be \"plain\", \"own\" or \"any\"");
   }
   if (config.conflicts != "beside" && config.conflicts != "error") {
     return At(file, where("conflicts"), "conflicts: must be \"beside\" or \"error\"");
@@ -343,6 +357,9 @@ std::string FormatConfig(const Config& config) {
   line("credentials_name", config.credentials_name, "NAME of the certificate in it");
   line("pool", config.pool, "where a run goes that names no pool");
   if (config.view != Config().view) line("view", config.view, "live or frozen: what a run sees that says neither");
+  if (config.job_writes != Config().job_writes) {
+    line("job_writes", config.job_writes, "plain, own or any: whether jobs may make files setuid, or give them away");
+  }
   if (config.conflicts != Config().conflicts) {
     line("conflicts", config.conflicts, "beside or error: what a job comes to that wrote what home has changed, too");
   }
@@ -358,6 +375,8 @@ std::string FormatConfig(const Config& config) {
   given("snapshots", config.snapshots, "HOST:PORT of the snapshot store");
   given("kept_size", config.kept_size, "bound of what jobs leave on the node with --writes=keep");
   given("kept_days", config.kept_days, "how long it stays there");
+  given("home_metrics", config.home_metrics, "HOST:PORT where Prometheus reads home's figures");
+  given("node_metrics", config.node_metrics, "HOST:PORT where Prometheus reads the node's");
   given("fuse_passthrough", config.fuse_passthrough, "auto, on or off: the kernel reads large files from the cache");
   given("fuse_push", config.fuse_push, "auto, on or off: small files go into the kernel ahead of their readers");
   given("fuse_readdirplus", config.fuse_readdirplus, "auto, on or off: listings give attributes");
@@ -379,6 +398,21 @@ Status WriteConfig(const std::string& file, const Config& config) {
   auto back = ParseConfig(text, file);
   if (!back) return std::move(back).error().With("write the configuration");
   return WriteFileAtomic(file, text, 0600);
+}
+
+Status CheckControllers(std::string_view text) {
+  const bool several = text.find(',') != std::string_view::npos;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    VRUN_ASSIGN(const HostPort one, ParseHostPort(text.substr(at, end - at)));
+    in_addr numeric;
+    if (several && ::inet_pton(AF_INET, one.host.c_str(), &numeric) != 1) {
+      return Error(Code::kInvalid,
+                   "address " + Escape(one.host) + ": of several controllers write numeric IPv4 addresses");
+    }
+    at = end + 1;
+  }
+  return {};
 }
 
 Result<HostPort> ParseHostPort(std::string_view text, bool allow_port_zero) {

@@ -41,7 +41,7 @@ Status MakePlaces(const Places& places, uid_t uid);
 Status CheckSocketDirectory(const Places& places, uid_t uid);
 
 struct Config {
-  std::string controller;        // HOST:PORT to connect to; "": no cluster yet
+  std::string controller;        // HOST:PORT to connect to, or several (CheckControllers); "": no cluster yet
   std::string snapshots;         // HOST:PORT of the snapshot store; "": none
   std::string credentials;       // directory of ca.pem, NAME.pem and NAME.key
   std::string credentials_name;  // NAME
@@ -49,15 +49,20 @@ struct Config {
   // Or "error": a job whose writes conflict with home's changes fails. ("beside": its version is stored beside home's,
   // and the user is told.)
   std::string conflicts = "beside";
+  // What jobs may give files at home: "plain": no setuid, setgid and file capabilities; "own": nor other owners than this
+  // user; "any": all that this user may. Read when home starts.
+  std::string job_writes = "plain";
   std::string view = "live";  // or "frozen": default view of a run (batch jobs: frozen)
   std::string away;           // "on": `vbatch` submits away jobs unless told otherwise; "off" or "": it does not
+  std::string home_metrics;   // HOST:PORT where Prometheus reads home's figures; "": nowhere
   std::string root = "/";     // directory of this machine that the jobs see as "/"
   // For the node that `vctl up` starts on this machine:
   std::string cache_size;  // limit of its content caches, like "20G"; "": a quarter of their file system
   // they shrink while their file system has less free, like "5G" or "10%"; "": 1 GiB, at most a tenth
   std::string cache_min_free;
-  std::string kept_size;  // limit of writes kept with --writes=keep, like "50G"; "": 50G
-  std::string kept_days;  // how many days they stay; "": 14
+  std::string kept_size;     // limit of writes kept with --writes=keep, like "50G"; "": 50G
+  std::string kept_days;     // how many days they stay; "": 14
+  std::string node_metrics;  // HOST:PORT where Prometheus reads its figures; "": nowhere
   // Each "auto", "on" or "off"; "": auto. Same as `vrund node --fuse NAME=off`.
   std::string fuse_passthrough;
   std::string fuse_push;
@@ -91,6 +96,10 @@ struct HostPort {
   int port = 0;
 };
 Result<HostPort> ParseHostPort(std::string_view text, bool allow_port_zero = false);
+
+// One HOST:PORT, or several with commas between, of an active controller and those that stand by. Each of several is a
+// numeric IPv4 address.
+Status CheckControllers(std::string_view text);
 
 // The line of the first non-ASCII letter outside quotes and comments; 0: none. The TOML parser must not see one.
 size_t LineOfBareLetterOutsideAscii(std::string_view text);

@@ -2,9 +2,14 @@
 #include "control/controller.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <thread>
+
+#include "base/clock.h"
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/io/event_loop.h"
@@ -13,6 +18,7 @@
 #include "control/api/api.h"
 #include "control/door.h"
 #include "control/service.h"
+#include "control/store/postgres.h"
 #include "control/store/sqlite.h"
 #include "rpc/credentials.h"
 
@@ -59,8 +65,8 @@ Result<std::unique_ptr<Api>> ServeHttp(Service& service, EventLoop& loop, const 
   const std::string file = options.state_directory + "/http";
   (void)::unlink(file.c_str());
   if (options.http.empty()) return std::unique_ptr<Api>();
-  VRUN_ASSIGN(std::unique_ptr<Api> api, Api::Start(&loop, &service, options.state_directory + "/people", credentials,
-                                                   {options.http, options.metrics_open}));
+  VRUN_ASSIGN(std::unique_ptr<Api> api, Api::Start(&loop, &service, options.shared_directory + "/people", credentials,
+                                                   {options.http, options.metrics_open, options.home_socket}));
   const std::string in_use = options.http.substr(0, options.http.rfind(':') + 1) + std::to_string(api->port());
   VRUN_TRY(WriteFileAtomic(file, in_use + "\n", 0644));
   LogInfo("HTTP on {}", in_use);
@@ -82,22 +88,106 @@ void ReadConfigAgain(const std::string& path, Service* service) {
   if (service != nullptr) service->Configure(*std::move(config));
 }
 
-Status Run(const ControllerOptions& options, EventLoop& loop) {
+constexpr int64_t kBeatMicros = 1'000'000;
+
+// The store; with PostgreSQL it is there once no other controller has it.
+struct OpenedStore {
+  std::unique_ptr<Store> store;
+  PostgresStore* postgres = nullptr;
+};
+
+Result<OpenedStore> OpenStore(const ControllerOptions& options, EventLoop& loop) {
+  OpenedStore opened;
+  if (options.database.empty()) {
+    VRUN_ASSIGN(opened.store, SqliteStore::Open(options.state_directory + "/vrun.db"));
+    return opened;
+  }
+  char host[HOST_NAME_MAX + 1] = "?";
+  (void)::gethostname(host, sizeof host - 1);
+  const PostgresOptions postgres{options.database, std::string(host) + " (" + options.listen + ")",
+                                 options.shared_directory + "/vrun.db.key", [&loop] {
+                                   loop.RunOnce(250);
+                                   return loop.stopped();
+                                 }};
+  VRUN_ASSIGN(std::unique_ptr<PostgresStore> store, PostgresStore::Open(postgres));
+  LogInfo("has the database; {} controllers had it before", store->term() - 1);
+  opened.postgres = store.get();
+  opened.store = std::move(store);
+  return opened;
+}
+
+// Says every second that this controller lives. Once the database is lost, another one may have it: this one ends, also
+// when the loop waits for an answer that does not come. Nodes and homes would stay with it otherwise.
+class Heart {
+ public:
+  Heart(EventLoop* loop, PostgresStore* store) : loop_(loop), store_(store) {
+    if (store_ == nullptr) return;
+    Beat();
+    watch_ = std::thread([this] { Watch(); });
+  }
+  ~Heart() {
+    ended_ = true;
+    if (watch_.joinable()) watch_.join();
+  }
+  const Status& status() const { return status_; }
+
+ private:
+  static constexpr int64_t kMostMicros = 2 * PostgresStore::kStaleMicros;
+
+  void Beat() {
+    status_ = store_->Beat();
+    if (!status_) return loop_->Stop();
+    beat_us_ = MonotonicMicros();
+    loop_->After(kBeatMicros, [this] { Beat(); });
+  }
+  void Watch() {
+    while (!ended_) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      if (MonotonicMicros() - beat_us_ < kMostMicros) continue;
+      LogError("the database has not answered for {} s: ends", kMostMicros / 1'000'000);
+      ::_exit(1);
+    }
+  }
+
+  EventLoop* const loop_;
+  PostgresStore* const store_;
+  Status status_;
+  std::atomic<int64_t> beat_us_ = 0;
+  std::atomic<bool> ended_ = false;
+  std::thread watch_;
+};
+
+Status Run(const ControllerOptions& given, EventLoop& loop) {
+  ControllerOptions options = given;
+  if (options.shared_directory.empty()) options.shared_directory = options.state_directory;
   VRUN_ASSIGN(UniqueFd lock, LockState(options.state_directory));
   VRUN_ASSIGN(rpc::Credentials credentials, rpc::LoadCredentials(options.pki_directory, options.name));
-  VRUN_ASSIGN(std::unique_ptr<SqliteStore> store, SqliteStore::Open(options.state_directory + "/vrun.db"));
-  VRUN_ASSIGN(SchedulerConfig scheduler, ReadSchedulerConfig(options.scheduler_config));
+  VRUN_TRY(MakeDirs(options.shared_directory, 0700));
   for (int s : {SIGTERM, SIGINT}) VRUN_TRY(loop.OnSignal(s, [&loop](int) { loop.Stop(); }));
   Service* serving = nullptr;
   VRUN_TRY(loop.OnSignal(SIGHUP, [&](int) { ReadConfigAgain(options.scheduler_config, serving); }));
 
+  VRUN_TRY(ReadSchedulerConfig(options.scheduler_config));  // a wrong one is told before it stands by
+  Result<OpenedStore> opened = OpenStore(options, loop);
+  if (!opened && loop.stopped()) return {};  // told to end while it stood by
+  if (!opened) return opened.error();
+  Store* const store = opened->store.get();
+  const Heart heart(&loop, opened->postgres);
+  VRUN_ASSIGN(SchedulerConfig scheduler, ReadSchedulerConfig(options.scheduler_config));
+  const oidc::Settings oidc = scheduler.oidc;
   Clock clock;
-  ContentTier tier(options.tier, options.state_directory, &loop, &clock);
-  const people::Members members(options.state_directory + "/people");
+  ContentTier tier(options.tier, options.shared_directory, &loop, &clock);
+  const people::Members members(options.shared_directory + "/people");
   Settings settings{options.heartbeat_micros, options.lease_micros, options.pools, &tier, std::move(scheduler)};
+  settings.boot_id = ReadFile("/proc/sys/kernel/random/boot_id").value_or("");
+  people::Persons persons(options.shared_directory + "/people");
+  settings.scheduler.in_group = [&persons](const std::string& user, const std::string& group) {
+    return persons.InGroup(user, group);
+  };
   settings.joined = [&members](const std::string& home) { return members.Has("home", home); };
-  Service service(&loop, store.get(), &clock, std::move(settings));
+  Service service(&loop, store, &clock, std::move(settings));
   service.UseMembers(&members, {options.authority, options.certificate_seconds});
+  service.UsePersons(&persons, oidc);
   serving = &service;
   VRUN_ASSIGN(const int port, Serve(service, options, credentials));
   VRUN_ASSIGN(const std::unique_ptr<Api> api, ServeHttp(service, loop, options, credentials));
@@ -116,6 +206,7 @@ Status Run(const ControllerOptions& options, EventLoop& loop) {
     ::close(options.ready_fd);
   }
   loop.Run();
+  if (!heart.status()) return heart.status().error().With("ends");
   LogInfo("stopping");
   return {};
 }

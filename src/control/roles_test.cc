@@ -47,6 +47,9 @@ constexpr Row kRows[] = {
     {"/vrun.v1.Control/Accounts", "yyyyy", "nyyyy", "nnnyy"},
     {"/vrun.v1.Control/Nodes", "yyyyy", "yyyyy", "yyyyy"},
     {"/vrun.v1.Control/Teams", "yyyyy", "yyyyy", "yyyyy"},
+    {"/vrun.v1.Control/Usage", "yyyyy", "yyyyy", "yyyyy"},
+    {"/vrun.v1.Control/Prices", "yyyyy", "yyyyy", "yyyyy"},
+    {"/vrun.v1.Control/Budgets", "yyyyy", "yyyyy", "yyyyy"},
     {"/vrun.v1.Control/Drain", "nnnyy", "nnnyy", "nnnyy"},
     {"/vrun.v1.Control/Maintain", "yyyyy", "yyyyy", "yyyyy"},
     {"/vrun.v1.Control/Maintain#change", "nnnyy", "nnnyy", "nnnyy"},
@@ -57,11 +60,13 @@ constexpr Row kRows[] = {
     // A token or a key decides, not the certificate of the connection.
     {"/vrun.v1.People/Join", "yyyyy", "yyyyy", "yyyyy", "ns-"},
     {"/vrun.v1.People/Renew", "yyyyy", "yyyyy", "yyyyy", "ns-"},
+    {"/vrun.v1.SignIn/Describe", "yyyyy", "yyyyy", "yyyyy", "ns-"},
+    {"/vrun.v1.SignIn/LogIn", "yyyyy", "yyyyy", "yyyyy", "ns-"},
 };
 
 std::set<std::string> CallsOfSchemas() {
   std::set<std::string> calls;
-  for (const char* name : {"control", "people"}) {
+  for (const char* name : {"control", "people", "sign_in"}) {
     std::ifstream file(std::string(VRUN_PROTO_DIR "/") + name + ".proto");
     std::string line, service;
     std::smatch match;
@@ -90,6 +95,7 @@ class RolesTest : public ::testing::Test {
         "f");
     service_ = std::make_unique<Service>(&loop_, store_.get(), &clock_, settings);
     service_->UseMembers(&members_, {authority_.directory()});
+    service_->UsePersons(&persons_, {});
     const auto port = service_->Start("127.0.0.1:0", authority_.Make("controller", "controller"));
     VRUN_CHECK(port.has_value());
     address_ = "127.0.0.1:" + std::to_string(*port);
@@ -228,6 +234,9 @@ class RolesTest : public ::testing::Test {
     }
     if (name == "Nodes") return Call<v1::NodesReply>(channel, call, v1::NodesRequest());
     if (name == "Teams") return Call<v1::TeamList>(channel, call, v1::TeamsRequest());
+    if (name == "Usage") return Call<v1::UsageReport>(channel, call, v1::UsageRequest());
+    if (name == "Prices") return Call<v1::PriceList>(channel, call, v1::PricesRequest());
+    if (name == "Budgets") return Call<v1::BudgetList>(channel, call, v1::BudgetsRequest());
     if (name == "PresignVault") return Call<v1::PresignReply>(channel, call, v1::VaultPresign());
     return CallPeople(channel, call);
   }
@@ -242,6 +251,7 @@ class RolesTest : public ::testing::Test {
   TestDirectory directory_;
   Clock clock_;
   const people::Members members_{directory_.path() + "/people"};
+  people::Persons persons_{directory_.path() + "/people"};
   std::unique_ptr<SqliteStore> store_;
   EventLoop loop_;
   std::unique_ptr<Service> service_;

@@ -113,6 +113,7 @@ Service::Service(EventLoop* loop, Store* store, const Clock* clock, Settings set
 
 Service::~Service() {
   server_.reset();  // no callback runs after this
+  sign_in_.reset();
   loop_->Cancel(wake_);
   loop_->Cancel(tell_queues_);
   inbox_.clear();
@@ -134,10 +135,14 @@ Result<int> Service::Start(const std::string& listen, const rpc::Credentials& cr
   ServeUnary("/vrun.v1.Control/Change", &Change);
   ServeUnary("/vrun.v1.Control/Drain", &Drain);
   ServeUnary("/vrun.v1.Control/Maintain", &Maintain);
+  ServeUnary("/vrun.v1.Control/Usage", &Usage);
+  ServeUnary("/vrun.v1.Control/Prices", &ListPrices);
+  ServeUnary("/vrun.v1.Control/Budgets", &Budgets);
   ServeUnary("/vrun.v1.Control/PresignVault", &PresignVault);
   ServeUnary("/vrun.v1.People/WhoAmI", &WhoAmI);
   ServeStreams();
   if (members_ != nullptr) ServePeople();
+  if (sign_in_) ServeSignIn();
   for (const std::string& call : server_->methods()) VRUN_CHECK(FindCallRule(call) != nullptr);
   Result<int> port = server_->Start(listen);
   if (port) SweepLeases();
@@ -180,7 +185,9 @@ void Service::ServePeople() {
   server_->Stranger("/vrun.v1.People/Renew", [this](const rpc::Peer&, std::string bytes, auto reply) {
     v1::RenewRequest request;
     if (!request.ParseFromString(bytes)) return reply(Error(Code::kCorrupt, "renew: not a request"));
-    Result<v1::RenewReply> renewed = Renew(*members_, authority_, request);
+    Result<v1::RenewReply> renewed = Renew(*members_, authority_, request, [this](const std::string& name) {
+      return sign_in_ ? sign_in_->MayRenew(name, WallMicros()) : Status();
+    });
     if (!renewed) return reply(std::move(renewed).error());
     reply(renewed->SerializeAsString());
   });
@@ -190,6 +197,27 @@ void Service::ServePeople() {
     if (!list) return reply(std::move(list).error());
     reply(list->SerializeAsString());
   });
+}
+
+void Service::ServeSignIn() {
+  server_->Stranger("/vrun.v1.SignIn/Describe", [this](const rpc::Peer&, std::string, auto reply) {
+    Result<v1::SignInReply> described = sign_in_->Describe();
+    if (!described) return reply(std::move(described).error());
+    reply(described->SerializeAsString());
+  });
+  server_->Stranger("/vrun.v1.SignIn/LogIn", [this](const rpc::Peer& peer, std::string bytes, auto reply) {
+    v1::LogInRequest request;
+    if (!request.ParseFromString(bytes)) return reply(Error(Code::kCorrupt, "login: not a request"));
+    sign_in_->LogIn(authority_, request, peer.address, [reply](Result<v1::LogInReply> answer) {
+      if (!answer) return reply(std::move(answer).error());
+      reply(answer->SerializeAsString());
+    });
+  });
+}
+
+void Service::UsePersons(people::Persons* persons, const oidc::Settings& settings) {
+  sign_in_ = std::make_unique<SignIn>(members_, persons);
+  sign_in_->Use(settings);
 }
 
 void Service::UseMembers(const people::Members* members, Authority authority) {
@@ -291,6 +319,7 @@ void Service::ArmWake() {
 
 void Service::Configure(SchedulerConfig config) {
   limiter_.Use(config.bounds);
+  if (sign_in_) sign_in_->Use(config.oidc);
   Enqueue(
       {.apply = [this, config = std::move(config)] { state_.Configure(config); }, .decided = nullptr, .done = nullptr});
 }
@@ -494,9 +523,31 @@ void Service::TellShutOut() {
   std::string bytes = message.SerializeAsString();
   if (bytes == shut_out_) return;
   shut_out_ = std::move(bytes);
+  CancelOfShutOut();
   for (const auto& [node, session] : agents_) {
     if (session->knows_shut_out) session->stream().Send(shut_out_);
   }
+}
+
+// They submit no more, so what is cancelled now is all that they have.
+void Service::CancelOfShutOut() {
+  Enqueue({.apply =
+               [this] {
+                 std::vector<uint64_t> theirs;
+                 for (const auto& [id, job] : state_.jobs()) {
+                   // An array ends with its elements.
+                   if (job.array == 0 && !job.cancelled && !members_->Admit("home", job.user)) theirs.push_back(id);
+                 }
+                 for (const uint64_t id : theirs) {
+                   if (const Status cancelled = state_.Cancel(id, 0); !cancelled) {
+                     LogWarning("job {} of somebody who was shut out: {}", id, cancelled.error().message());
+                     continue;
+                   }
+                   members_->Audit({"", "controller", "here", "cancel", "job " + std::to_string(id), "ok"});
+                 }
+               },
+           .decided = nullptr,
+           .done = nullptr});
 }
 
 }  // namespace vrun::control

@@ -21,6 +21,7 @@
 #include "control/api/counters.h"
 #include "control/duties/node_timeouts.h"
 #include "control/ops/join.h"
+#include "control/ops/sign_in.h"
 #include "control/state/state.h"
 #include "control/store/store.h"
 #include "people/members.h"
@@ -40,6 +41,8 @@ class Service : public Calls {
   // Before Start. Who may call, and how others get a certificate. `members` outlives the service; `authority`:
   // its directory is "" if this controller makes no certificates.
   void UseMembers(const people::Members* members, Authority authority);
+  // Before Start. How people get in by an identity provider. `persons` outlives the service.
+  void UsePersons(people::Persons* persons, const oidc::Settings& settings);
   // State thread. Reads the store and starts to serve. Returns the port.
   Result<int> Start(const std::string& listen, const rpc::Credentials& credentials);
   // State thread. Replaces all but the weights (scheduler_config.h) from the next batch on.
@@ -105,6 +108,7 @@ class Service : public Calls {
   void ServeUnary(const std::string& method, Result<Reply> (*op)(State&, const rpc::Peer&, const Request&));
   void ServeStreams();
   void ServePeople();
+  void ServeSignIn();
   // Who may call at all, and not too often. Any thread.
   Status Admit(const rpc::Peer& peer);
   template <typename Reply>
@@ -115,12 +119,14 @@ class Service : public Calls {
   void SweepLeases();
   void EndRevoked();
   void TellShutOut();
+  void CancelOfShutOut();
 
   std::map<std::string, rpc::Server::UnaryHandler> unary_;  // by method; not changed after Start
   Observer observer_;
   Counters counters_;
   const people::Members* members_ = nullptr;
   Authority authority_;
+  std::unique_ptr<SignIn> sign_in_;
   EventLoop* const loop_;
   Store* const store_;
   State state_;

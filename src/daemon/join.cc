@@ -19,13 +19,6 @@ namespace {
 
 constexpr int64_t kAnswerMicros = 20'000'000;
 
-Status WriteJoined(const std::string& directory, const Joined& joined) {
-  return WriteFileAtomic(directory + "/joined",
-                         "controller=" + joined.controller + "\nrole=" + joined.role + "\nname=" + joined.name +
-                             "\npool=" + joined.pool + "\nsnapshots=" + joined.snapshots + "\n",
-                         0600);
-}
-
 Result<v1::JoinReply> Ask(const std::string& controller, const std::string& ca, const v1::JoinRequest& request) {
   VRUN_ASSIGN(auto channel, rpc::Channel::Dial(controller, {ca, "", ""}, "controller"));
   std::promise<Result<std::string>> answered;
@@ -39,7 +32,15 @@ Result<v1::JoinReply> Ask(const std::string& controller, const std::string& ca, 
 
 }  // namespace
 
+Status SaveJoined(const std::string& directory, const Joined& joined) {
+  return WriteFileAtomic(directory + "/joined",
+                         "controller=" + joined.controller + "\nrole=" + joined.role + "\nname=" + joined.name +
+                             "\npool=" + joined.pool + "\nsnapshots=" + joined.snapshots + "\n",
+                         0600);
+}
+
 Result<Joined> Join(const JoinOptions& options) {
+  if (options.token.empty()) return Error(Code::kInvalid, "give a token or --controller");
   VRUN_ASSIGN(const people::Token token, people::ParseToken(options.token));
   VRUN_ASSIGN(const std::string ca, rpc::FetchAuthority(token.controller, *Digest::FromHex(token.authority)));
   VRUN_ASSIGN(rpc::CertificateRequest made, rpc::NewRequest());
@@ -52,7 +53,7 @@ Result<Joined> Join(const JoinOptions& options) {
   VRUN_ASSIGN(const v1::JoinReply reply, Ask(token.controller, ca, request));
   VRUN_TRY(rpc::SaveCredentials(options.directory, reply.name(), {ca, reply.certificate(), made.key}));
   const Joined joined{token.controller, reply.role(), reply.name(), reply.pool(), reply.snapshots()};
-  VRUN_TRY(WriteJoined(options.directory, joined));
+  VRUN_TRY(SaveJoined(options.directory, joined));
   return joined;
 }
 
@@ -70,7 +71,7 @@ Result<Joined> ReadJoined(const std::string& directory) {
 }
 
 int JoinMain(const JoinOptions& options) {
-  const Result<Joined> joined = Join(options);
+  const Result<Joined> joined = options.controller.empty() ? Join(options) : JoinByLogin(options);
   if (joined) return 0;
   std::fprintf(stderr, "vrund join: %s\n", joined.error().message().c_str());
   return 1;

@@ -10,10 +10,11 @@
 namespace vrun::daemon {
 
 struct JoinOptions {
-  std::string token;      // people/members.h
-  std::string directory;  // where ca.pem, NAME.pem, NAME.key and `joined` go
-  std::string name;       // of this machine; "": its host name
-  std::string role;       // "home" or "node"; "": whatever the token says
+  std::string token;            // people/members.h; "": by an identity provider
+  std::string directory;        // where ca.pem, NAME.pem, NAME.key and `joined` go
+  std::string name;             // of this machine; "": its host name
+  std::string role;             // "home" or "node"; "": whatever the token says
+  std::string controller = {};  // without a token: people/address.h
 };
 
 // What a machine knows after it has joined: the lines of the file `joined`, NAME=VALUE.
@@ -27,6 +28,9 @@ struct Joined {
 
 // Blocks for up to half a minute. The token is used up when this succeeds.
 Result<Joined> Join(const JoinOptions& options);
+// Without a token: prints what the person has to do at the identity provider to stdout, and waits until he has done it.
+Result<Joined> JoinByLogin(const JoinOptions& options);
+Status SaveJoined(const std::string& directory, const Joined& joined);
 // kNotFound: this directory is of no machine that has joined.
 Result<Joined> ReadJoined(const std::string& directory);
 

@@ -50,6 +50,11 @@ int main(int argc, char** argv) {
 
   vrun::control::ControllerOptions controller;
   CLI::App* controller_app = app.add_subcommand("controller", "durable jobs, nodes, and who runs where");
+  controller_app->add_option("--database", controller.database,
+                             "PostgreSQL in place of a file in --state-dir, as libpq names it: "
+                             "postgresql://USER@HOST/NAME; while another controller has it, this one stands by");
+  controller_app->add_option("--shared-dir", controller.shared_directory,
+                             "what controllers of one database have in common: people, keys; default: --state-dir");
   controller_app->add_option("--listen", controller.listen, "HOST:PORT")->required();
   controller_app->add_option("--state-dir", controller.state_directory, "directory of the database")->required();
   controller_app->add_option("--pki", controller.pki_directory, "directory of ca.pem, controller.pem, controller.key")
@@ -81,6 +86,8 @@ int main(int argc, char** argv) {
                            "the bucket is part of the host's name, not of the path");
   controller_app->add_option("--http", controller.http,
                              "HOST:PORT of the HTTP API and /metrics; TLS unless HOST is the loopback; default: none");
+  controller_app->add_option("--home-socket", controller.home_socket,
+                             "socket of the home that runs as this user, for logs in the dashboard; default: none");
   controller_app->add_flag("--metrics-open", controller.metrics_open, "/metrics needs no token");
   AddReadyFd(controller_app, &controller.ready_fd);
   controller_app->callback([&] { status = vrun::control::ControllerMain(controller); });
@@ -99,6 +106,8 @@ int main(int argc, char** argv) {
       ->envname("VRUN_JOIN_TOKEN");
   node_app->add_option("--listen", node.listen_host, "address where homes reach this node")->capture_default_str();
   node_app->add_option("--port", node.listen_port, "port there; 0: any")->capture_default_str();
+  node_app->add_option("--metrics", node.metrics,
+                       "HOST:PORT where Prometheus reads the node's figures, without a token; port 0: any");
   node_app->add_option("--milli-cpus", node.milli_cpus, "offered, in thousandths of a core; 0: what the machine has");
   node_app->add_option("--memory-bytes", node.memory_bytes, "offered; 0: what the machine has");
   node_app->add_option("--gpus", node.gpus, "offered; -1: what the machine has");
@@ -160,7 +169,9 @@ int main(int argc, char** argv) {
 
   vrun::daemon::JoinOptions join;
   CLI::App* join_app = app.add_subcommand("join", "a one-time token becomes a certificate (`vctl login` runs it)");
-  join_app->add_option("--token", join.token, "of `vctl user add`")->envname("VRUN_JOIN_TOKEN")->required();
+  join_app->add_option("--token", join.token, "of `vctl user add`")->envname("VRUN_JOIN_TOKEN");
+  join_app->add_option("--controller", join.controller,
+                       "HOST:PORT/AUTHORITY of `vctl user address`: instead of a token, by an identity provider");
   join_app->add_option("--dir", join.directory, "where ca.pem, NAME.pem, NAME.key and `joined` go")->required();
   join_app->add_option("--name", join.name, "of this machine; default: its host name");
   join_app->add_option("--role", join.role, "what this machine shall be; default: what the token is for")

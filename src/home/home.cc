@@ -24,6 +24,7 @@
 #include "home/clients/admin_queries.h"
 #include "home/clients/cache_queries.h"
 #include "home/clients/client_server.h"
+#include "home/clients/home_metrics.h"
 #include "home/clients/kept_queries.h"
 #include "home/clients/log_query.h"
 #include "home/clients/queries.h"
@@ -52,6 +53,7 @@
 #include "home/serve/live_writes.h"
 #include "home/serve/private_files.h"
 #include "home/streams/log_spool.h"
+#include "http/metrics_server.h"
 #include "identity/renewal.h"
 #include "jobs/gang.h"
 #include "rpc/credentials.h"
@@ -150,6 +152,8 @@ DenyList::Options DenyOptions(const std::string& root, const Places& places, con
   deny.own = OwnPlaces(places, config);
   deny.admin_list = kAdminList;
   deny.user_list = places.config_dir + "/private";
+  if (config.job_writes == "any") deny.writes = JobWrites::kAny;
+  if (config.job_writes == "own") deny.writes = JobWrites::kOwn;
   return deny;
 }
 
@@ -290,7 +294,8 @@ class Home {
               RunMakers(config.conflicts == "error")),
         queries_(loop, &controller_, &nodes_, &roots_, &runs_, &away_, &withheld_, &content_, root),
         admin_(&controller_, &defaults_),
-        clients_(loop, &runs_, &queries_, &admin_, [this] { cluster_.Refresh(); }) {
+        clients_(loop, &runs_, &queries_, &admin_, [this] { cluster_.Refresh(); }),
+        metrics_address_(config.home_metrics) {
     root_files_.SetJudge(
         [this](int fd, const struct stat& st, std::string_view path) { return private_files_.Check(fd, st, path); });
     content_.SetLiveWrites(&live_writes_);
@@ -309,6 +314,7 @@ class Home {
     frozen_.Recall();
     tree_.Start();
     runs_.Recover();
+    ServeMetrics();
     return {};
   }
 
@@ -325,6 +331,23 @@ class Home {
   }
 
  private:
+  // Work does not depend on it.
+  void ServeMetrics() {
+    if (metrics_address_.empty()) return;
+    auto server = http::ServeMetrics(metrics_address_, loop_, [this] { return MetricsText(Figures()); });
+    if (!server) return LogWarning("home_metrics: {}", server.error().message());
+    metrics_ = std::move(*server);
+  }
+
+  HomeFigures Figures() {
+    HomeFigures figures{.connected = controller_.connected(), .runs = runs_.running(), .root = roots_.facts()};
+    if (const auto now = roots_.current()) figures.entries = now->entries;
+    figures.served_bytes = content_.served_bytes();
+    figures.metadata_requests = content_.metadata_requests();
+    figures.certificate_ends_us = cluster_.certificate_ends_us();
+    return figures;
+  }
+
   Runs::Makers RunMakers(bool conflicts_fail) {
     return {.job_run = [this, conflicts_fail](JobRun::Plan plan, JobRun::Sink* sink) -> std::unique_ptr<JobRun> {
               auto pod = [this, conflicts_fail](JobRun::Plan of_pod, JobRun::Sink* to) {
@@ -405,6 +428,8 @@ class Home {
   Queries queries_;
   AdminQueries admin_;
   ClientServer clients_;
+  const std::string metrics_address_;
+  std::unique_ptr<http::Server> metrics_;  // destroyed first
 };
 
 Status Run(const HomeOptions& options) {

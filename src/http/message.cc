@@ -60,6 +60,7 @@ std::string JsonQuote(std::string_view bytes) {
 std::string_view StatusText(int status) {
   switch (status) {
     case 200: return "OK";
+    case 304: return "Not Modified";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
     case 403: return "Forbidden";

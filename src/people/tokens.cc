@@ -98,6 +98,12 @@ Result<v1::ApiToken> Tokens::Check(std::string_view text, int64_t now_us) const 
   return token;
 }
 
+Result<v1::ApiToken> Tokens::Take(std::string_view text, int64_t now_us) const {
+  VRUN_ASSIGN(v1::ApiToken token, Check(text, now_us));
+  if (::unlink((directory_ + FileOf(text)).c_str()) != 0) return Error(Code::kDenied, "it was used already");
+  return token;
+}
+
 Result<std::vector<v1::ApiToken>> Tokens::List() const {
   VRUN_ASSIGN(std::vector<Stored> all, ReadAll());
   std::vector<v1::ApiToken> tokens;

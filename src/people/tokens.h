@@ -16,14 +16,17 @@ namespace vrun::people {
 // Any thread, several processes at once.
 class Tokens {
  public:
-  // As of Members.
-  explicit Tokens(const std::string& directory) : directory_(directory + "/tokens/") {}
+  // `directory`: as of Members. `kind`: "tokens", or "codes": those that `vctl dashboard` makes, good for one Take.
+  explicit Tokens(const std::string& directory, const std::string& kind = "tokens")
+      : directory_(directory + "/" + kind + "/") {}
 
   // Returns the token, which is not kept: "vrun_" and 40 hexadecimal digits. Forgets tokens that have ended. kExists:
   // this user has a token of this name. kInvalid: a name that is none.
   Result<std::string> Create(const v1::ApiToken& token) const;
   // kDenied: there is no such token, or it has ended. One lookup of a file.
   Result<v1::ApiToken> Check(std::string_view text, int64_t now_us) const;
+  // As Check, and the token is good no more. Of several that take it at once, one gets it.
+  Result<v1::ApiToken> Take(std::string_view text, int64_t now_us) const;
   // Ordered by user and name.
   Result<std::vector<v1::ApiToken>> List() const;
   // Works at once. kNotFound: `user` has none of this name.

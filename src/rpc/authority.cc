@@ -8,9 +8,11 @@
 #include <sys/time.h>
 
 #include <memory>
+#include <vector>
 
 #include "base/escape.h"
 #include "base/hash/blake3.h"
+#include "rpc/authority.h"
 #include "rpc/credentials.h"
 
 namespace vrun::rpc {
@@ -32,11 +34,8 @@ std::string Pem(X509* certificate) {
   return n > 0 ? std::string(text, static_cast<size_t>(n)) : "";
 }
 
-}  // namespace
-
-Digest AuthorityDigest(const std::string& ca_pem) { return Blake3(ca_pem); }
-
-Result<std::string> FetchAuthority(const std::string& address, const Digest& expected) {
+// All certificates that the server shows.
+Result<std::vector<std::string>> ShownBy(const std::string& address) {
   const std::string what = "controller at " + Escape(address);
   const std::unique_ptr<SSL_CTX, Free> context(SSL_CTX_new(TLS_client_method()));
   if (!context) return Error(Code::kInternal, what + ": no TLS");
@@ -62,11 +61,27 @@ Result<std::string> FetchAuthority(const std::string& address, const Digest& exp
     return Error(Code::kUnavailable,
                  what + ": nobody answers, or it is no controller: is it up, and reachable from here?");
   }
-  for (int i = 0; i < sk_X509_num(chain); ++i) {
-    std::string pem = Pem(sk_X509_value(chain, i));
-    if (AuthorityDigest(pem) == expected) return pem;
+  std::vector<std::string> shown;
+  for (int i = 0; i < sk_X509_num(chain); ++i) shown.push_back(Pem(sk_X509_value(chain, i)));
+  return shown;
+}
+
+}  // namespace
+
+Digest AuthorityDigest(const std::string& ca_pem) { return Blake3(ca_pem); }
+
+Result<std::string> FetchAuthority(const std::string& address, const Digest& expected) {
+  VRUN_ASSIGN(std::vector<std::string> shown, ShownBy(address));
+  for (std::string& pem : shown) {
+    if (AuthorityDigest(pem) == expected) return std::move(pem);
   }
-  return Error(Code::kDenied, what + ": it is not the cluster of this token: ask for a new one");
+  return Error(Code::kDenied,
+               "controller at " + Escape(address) + ": it is not the cluster of this token: ask for a new one");
+}
+
+Result<Digest> ShownAuthority(const std::string& address) {
+  VRUN_ASSIGN(const std::vector<std::string> shown, ShownBy(address));
+  return AuthorityDigest(shown.back());
 }
 
 }  // namespace vrun::rpc

@@ -244,6 +244,11 @@ class GrpcChannel final : public Channel {
   ConnectionWatch watch_;
 };
 
+// Of several addresses, as of an active controller and one that stands by, gRPC takes the first that answers.
+std::string TargetOf(const std::string& address) {
+  return address.find(',') == std::string::npos ? address : "ipv4:" + address;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Channel>> Channel::Dial(const std::string& address, const Credentials& mine,
@@ -275,7 +280,7 @@ Result<std::unique_ptr<Channel>> Channel::Dial(const std::string& address, const
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, kEstimateWindow);
   args.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytes);
 
-  auto channel = grpc::CreateCustomChannel(address, ClientTls(now, peer, std::move(admit)), args);
+  auto channel = grpc::CreateCustomChannel(TargetOf(address), ClientTls(now, peer, std::move(admit)), args);
   return std::unique_ptr<Channel>(std::make_unique<GrpcChannel>(address, peer, std::move(channel)));
 }
 

@@ -66,7 +66,8 @@ class Channel {
  public:
   // `peer` is the role that the other side's certificate must have ("controller", "node"). Connects in the background.
   // An error means that our certificate is unusable (expired, not from this CA, key does not match). With neither
-  // certificate nor key, only what the server opens to strangers can be called.
+  // certificate nor key, only what the server opens to strangers can be called. `address`: HOST:PORT, or several with
+  // commas between, each with a numeric IPv4 address: the first that answers is taken, again after each loss.
   // `admit`: asked about the other side of each new connection; false ends it. Any thread.
   static Result<std::unique_ptr<Channel>> Dial(const std::string& address, const Credentials& mine,
                                                const std::string& peer,

@@ -13,11 +13,13 @@
 #include <optional>
 #include <set>
 
+#include "base/clock.h"
 #include "base/escape.h"
 #include "base/thread/mutex.h"
 #include "base/unique_fd.h"
 #include "rpc/internal.h"
 #include "rpc/poller.h"
+#include "rpc/strangers.h"
 #include "rpc/stream_core.h"
 #include "rpc/tls.h"
 
@@ -28,6 +30,9 @@ namespace {
 constexpr int kServerThreads = 2;
 // Calls that can arrive at once without waiting for a thread; more just wait.
 constexpr int kWaitingCalls = 8;
+
+// A connection that does not say who it is for so long is closed.
+constexpr int kHandshakeMillis = 10'000;
 
 void MarkAsAnswer(grpc::GenericServerContext* context, const Error& error) {
   if (error.code() != Code::kOk) {
@@ -90,6 +95,8 @@ class ServerCall final : public CountedCall, public StreamCore::Transport {
   void Abort() override { context_.TryCancel(); }
   // Null: it has none, or the call has not begun.
   const Peer* peer() const { return known_.load(std::memory_order_acquire) ? &peer_ : nullptr; }
+
+  int64_t stranger_since() const { return stranger_since_.load(std::memory_order_acquire); }
 
   void StartRead() override {
     Begin();
@@ -168,7 +175,9 @@ class ServerCall final : public CountedCall, public StreamCore::Transport {
   const std::shared_ptr<StreamCore> core_ = std::make_shared<StreamCore>(StreamCore::Side::kServer, this);
   const Server::UnaryHandler* unary_ = nullptr;  // for a unary call
   Peer peer_;
-  std::atomic<bool> known_ = false;  // peer_ is set, and changes no more
+  std::shared_ptr<void> place_;              // of a stranger's call
+  std::atomic<int64_t> stranger_since_ = 0;  // monotonic; 0: it is none
+  std::atomic<bool> known_ = false;          // peer_ is set, and changes no more
   grpc::ByteBuffer read_;
   grpc::ByteBuffer write_;
   MemberTag<ServerCall, &ServerCall::OnAccepted> accepted_tag_{this};
@@ -226,6 +235,7 @@ class GrpcServer final : public Server {
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMillis);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMillis);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMillis);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
@@ -254,6 +264,14 @@ class GrpcServer final : public Server {
     if (!stopping_) new ServerCall(this, &service_, queue_);
   }
   CallSet* calls() { return &calls_; }
+  Strangers* strangers() { return &open_strangers_; }
+  void EndOldStrangers() {
+    const int64_t now = MonotonicMicros();
+    calls_.AbortIf([now](const CountedCall* call) {
+      const int64_t since = static_cast<const ServerCall*>(call)->stranger_since();
+      return since != 0 && now - since > Strangers::kMostMicros;
+    });
+  }
   const UnaryHandler* FindUnary(const std::string& method) const { return Find(unary_, method); }
   const UnaryHandler* FindStranger(const std::string& method) const { return Find(strangers_, method); }
   const StreamHandler* FindStreaming(const std::string& method) const { return Find(streaming_, method); }
@@ -270,6 +288,7 @@ class GrpcServer final : public Server {
   std::function<Status(const Peer&)> admit_;
   std::map<std::string, UnaryHandler> unary_;
   std::map<std::string, UnaryHandler> strangers_;
+  Strangers open_strangers_;
   std::map<std::string, StreamHandler> streaming_;
   Mutex mu_;
   bool stopping_ VRUN_GUARDED_BY(mu_) = false;
@@ -303,6 +322,13 @@ void ServerCall::Dispatch() {
   Begin();  // finished_: a thread that is about to write or to end the call does not find it deleted
   if (const Server::UnaryHandler* handler = server_->FindStranger(context_.method())) {
     peer_ = Peer{"", "", context_.peer()};
+    Result<std::shared_ptr<void>> place = server_->strangers()->Take(peer_.address);
+    if (!place) {
+      server_->EndOldStrangers();
+      return core_->Refuse(std::move(place).error());
+    }
+    place_ = *std::move(place);
+    stranger_since_.store(MonotonicMicros(), std::memory_order_release);
     return DispatchUnary(handler);
   }
   Result<Peer> peer = PeerOf(context_);
@@ -330,6 +356,9 @@ void ServerCall::DispatchUnary(const Server::UnaryHandler* handler) {
 
 void ServerCall::ServeUnary(bool ok) {
   if (!ok) return ReplyLink::Answer(link_, Error(Code::kInvalid, "the call has no request"));
+  if (place_ && read_.Length() > Strangers::kMostRequestBytes) {
+    return ReplyLink::Answer(link_, Error(Code::kInvalid, "the request is larger than it can be"));
+  }
   // When the last copy of the reply function is destroyed without a call, this answers the call.
   std::shared_ptr<void> dropped(nullptr, [link = link_](void*) {
     ReplyLink::Answer(link, Error(Code::kAborted, "the request was dropped: the server is stopping"));

@@ -78,6 +78,9 @@ def test_what_can_never_be_is_said_at_once(sturdy):
     assert "4 GPUs have too little memory" in refused("--gpu-mem", "200G")
     assert "2 cannot be cut like that" in refused("-G", "1g.5gb")
     assert "leave one out" in refused("-G", "0.25", "--gpus-per-task", "2")
+    assert "a pod gets 16 GPUs at most" in refused("-G", "17")
+    assert "no node of pool local that is up has that type, but " in refused("-G", "rtx:1")
+    assert "not a GPU type" in refused("--gres=gpu:-1")
     assert "it would start now" in c.vrun("--test-only", "-G", "0.25", "--", "true").stderr
 
 

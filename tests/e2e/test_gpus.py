@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPUs of a node, with a fake driver (tests/testlib/fake_gpus.py): found, given out, watched, and nothing of them left."""
+import csv
 import os
 import pathlib
 import signal
@@ -70,8 +71,6 @@ def starts(c, *args, use=""):
     if job.stdout.readline() == "begun\n":
         return job
     said = job.communicate()[1]
-    if job.returncode == 2:
-        pytest.skip(f"{args}: {said.strip()}")
     raise AssertionError(said + c.logs())
 
 
@@ -85,8 +84,8 @@ def test_a_node_finds_its_gpus(with_gpus):
     n = node(c)
     assert n["total"]["gpus"] == 4 and n["total"]["gpu_type"] == "h100"
     assert n["gpu_groups"] == [3, 12] and n["bad_gpus"] == 0
-    if "gpus" in n:   # vctl shows them
-        assert n["gpus"][1]["uuid"] == "GPU-00000001-fa4e-fa4e-fa4e-000000000001"
+    assert c.json("gpus")["gpus"][1]["uuid"] == "GPU-00000001-fa4e-fa4e-fa4e-000000000001"
+    assert "80G each, near 0,1 2,3" in c.vctl("nodes", "-o", "wide").stdout
     assert "GPUs: 4 of type h100, driver 580.159.04" in log(c)
     assert c.sh("echo $CUDA_VISIBLE_DEVICES", check=True).stdout == "\n"
     assert c.vrun("-G", "h100:2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES", check=True).stdout.count(",") == 1
@@ -111,6 +110,37 @@ def test_a_gpu_that_breaks_is_given_to_nobody(with_gpus):
     kill_agent(c)
     assert node(c)["bad_gpus"] == 1
     assert c.vrun("-G", "1", "--", "sh", "-c", "echo $VRUN_JOB_ID", check=True).returncode == 0
+
+
+def test_a_job_is_told_whose_fault_it_was(with_gpus):
+    c = with_gpus(count=2)
+    job = c.popen("vrun", "-D", "/root", "-G", "2", "--", "sh", "-c", "echo begun; read end; exit 3", stdin=-1, stdout=-1, stderr=-1, text=True)
+    assert job.stdout.readline() == "begun\n"
+    c.gpus.xid(1, 31)   # a page fault: the program goes on if it can
+    wait_until("it is told", lambda: "XID 31" in c.json("job", 1)["reason"])
+    said = job.communicate("\n", timeout=30)[1]
+    assert job.returncode == 3 and "GPU 1 of n1: XID 31: " in c.json("job", 1)["reason"], said
+    assert "(by the job itself)" in c.json("job", 1)["reason"] and node(c)["bad_gpus"] == 0
+    job = starts(c, "-G", "2")
+    c.gpus.lose(1)      # it cannot go on
+    assert job.wait(timeout=60) != 0
+    said = job.stderr.read()
+    assert "GPU 1 of n1: it does not answer" in said and "(not the job's doing)" in said
+    assert node(c)["bad_gpus"] == 2 and "out of service 1" in c.vctl("nodes", "-o", "wide").stdout
+    r = c.vrun("-G", "2", "--", "true")
+    assert r.returncode == 125 and "others are out of service: see `vctl gpus`" in r.stderr
+
+
+def test_a_job_starts_again_when_its_gpu_broke(with_gpus):
+    c = with_gpus(count=1)
+    job = c.run("vbatch", "-D", "/root", "--parsable", "-o", "/dev/null", "--requeue", "-G", "1", "--wrap", "test $VRUN_RESTART_COUNT -gt 0 || sleep 300",
+                check=True).stdout.strip()
+    wait_until("it runs", lambda: c.json("job", job)["state"] == "RUNNING", 60)
+    c.gpus.xid(0, 79)
+    wait_until("it waits", lambda: c.json("job", job)["state"] == "PENDING", 30)
+    assert "XID 79" in c.json("job", job)["reason"]
+    kill_agent(c)       # the GPU was reset
+    wait_until("it is done", lambda: c.json("job", job)["state"] == "COMPLETED", 60)
 
 
 def test_the_next_job_waits_until_memory_is_free(with_gpus):
@@ -176,20 +206,23 @@ def test_a_host_that_is_killed_leaves_them_to_the_next_agent(with_gpus):
 
 
 def usage(c):
-    job = c.json("jobs")["jobs"][0]
-    if "gpu_usage" not in job:
-        pytest.skip("vctl does not show it yet")
-    return job["gpu_usage"]
+    return c.json("jobs")["jobs"][0]["gpu_usage"]
 
 
 def test_use_of_whole_gpus_is_metered(with_gpus):
-    c = with_gpus(count=1)
+    c = with_gpus(count=1, options=("--dcgm-job-dir", "/var/lib/vrun/dcgm"))
     c.gpus.set(0, utilization=60)
     job = starts(c, "-G", "1")
+    exporter = c.nodes["n1"]["directory"] / "state/dcgm/0"
+    assert exporter.read_text().strip() == "1"   # whose the GPU is, for DCGM's exporter
     wait_until("it is told", lambda: usage(c) and usage(c)["busy_gpu_s"] > 0.5)
     assert usage(c)["utilization_percent"] == 60 and usage(c)["sm_gpu_s"] > 0
     assert usage(c)["busy_gpu_s"] < usage(c)["metered_s"] * 0.8
+    assert [j["job"] for j in c.json("top")["jobs"]] == [1]
     assert ends(job) == 0
+    [account] = csv.DictReader(c.vctl("accounting").stdout.splitlines())
+    assert float(account["gpu_busy_s"]) > 0.5 and float(account["gpu_energy_j"]) > 0
+    wait_until("the exporter forgets it", lambda: not exporter.exists() or not exporter.read_text())
 
 
 def test_use_of_a_share_is_that_of_its_own_processes(with_gpus):
@@ -198,18 +231,18 @@ def test_use_of_a_share_is_that_of_its_own_processes(with_gpus):
     other = starts(c, "-G", "0.25", use=f"0:{3 * GIB}:50")
     def told():
         jobs = {j["job"]: j.get("gpu_usage") for j in c.json("jobs")["jobs"]}
-        if any("gpu_usage" not in j for j in c.json("jobs")["jobs"]):
-            pytest.skip("vctl does not show it yet")
         return all(jobs.values()) and {j: u["utilization_percent"] for j, u in jobs.items()} == {1: 20, 2: 50} and \
             {j: u["memory_bytes"] for j, u in jobs.items()} == {1: GIB, 2: 3 * GIB}
     wait_until("each has its own", told)
     assert ends(job) == 0 and ends(other) == 0
 
 
-def test_a_job_has_its_devices_and_the_driver(with_gpus):
+@pytest.mark.parametrize("view", ["live", "frozen"])
+def test_a_job_has_its_devices_and_the_driver(with_gpus, view):
     c = with_gpus(count=4)
-    seen = c.vrun("-G", "2", "--", "sh", "-c", "ls /dev; ls /run/vrun/nvidia/lib64; echo $CUDA_VISIBLE_DEVICES", check=True).stdout.split()
-    if "nvidiactl" not in seen:
-        pytest.skip("the sandbox adds no devices yet")
-    assert "libcuda.so.1" in seen and "nvidia-uvm" in seen and seen[-1] == "0,1"
+    starts_cuda = "import ctypes; cuda = ctypes.CDLL('libcuda.so.1'); n = ctypes.c_int(); print(cuda.cuInit(0), cuda.cuDeviceGetCount(ctypes.byref(n)), n.value)"
+    code = f'ls /dev; ls /run/vrun/nvidia/lib64; echo $CUDA_VISIBLE_DEVICES; python3 -c "{starts_cuda}"'
+    *seen, init, counted, count = c.vrun(f"--view={view}", "-G", "2", "--", "sh", "-c", code, check=True).stdout.split()
+    assert (init, counted, count) == ("0", "0", "2")
+    assert "nvidiactl" in seen and "libcuda.so.1" in seen and "nvidia-uvm" in seen and seen[-1] == "0,1"
     assert len([name for name in seen if name[:6] == "nvidia" and name[6:].isdigit()]) == 2

@@ -18,6 +18,7 @@ import urllib.parse
 import pytest
 
 from cluster import TOP, wait_until
+from test_cache import fs_pid
 
 h2 = pytest.importorskip("h2.connection", reason="needs python3-h2") and __import__("h2")
 pytestmark = [pytest.mark.seconds(180), pytest.mark.skipif(not shutil.which("openssl") or not shutil.which("protoc"), reason="needs openssl and protoc")]
@@ -26,7 +27,7 @@ DENIED, NOT_FOUND, UNIMPLEMENTED, UNAUTHENTICATED = 7, 5, 12, 16
 
 def coded(direction, kind, data):
     """Text to the bytes of a message, or back."""
-    files = ("control.proto", "task.proto", "kept.proto", "people.proto")
+    files = ("control.proto", "task.proto", "kept.proto", "people.proto", "content.proto")
     r = subprocess.run(["protoc", f"--{direction}=vrun.v1.{kind}", "-I", TOP / "proto", *files], input=data, capture_output=True)
     assert r.returncode == 0, r.stderr.decode()
     return r.stdout
@@ -167,10 +168,26 @@ def home_id(cluster):
     return hashlib.sha256(((machine.read_text() if machine.exists() else "") + "\n" + seed).encode()).hexdigest()[:32]
 
 
+def listens(pid):
+    """The TCP port on which the process listens, in its network."""
+    inodes = set()
+    for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            inodes.add(os.readlink(link))
+        except OSError:
+            pass
+    for name in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                return int(fields[1].rsplit(":", 1)[1], 16)
+    raise AssertionError(f"process {pid} listens nowhere")
+
+
 # --- 25: who may connect at all
 
 UNARY = {"Submit": "SubmitRequest", "Cancel": "CancelRequest", "Get": "GetRequest", "List": "ListRequest", "Nodes": "NodesRequest", "Why": "WhyRequest",
-         "Teams": "TeamsRequest", "Accounts": "AccountsRequest", "Change": "ChangeJobs", "Drain": "DrainNodes", "Maintain": "SetMaintenance"}
+         "Teams": "TeamsRequest", "Accounts": "AccountsRequest", "Usage": "UsageRequest", "Prices": "PricesRequest", "Budgets": "BudgetsRequest", "Change": "ChangeJobs", "Drain": "DrainNodes", "Maintain": "SetMaintenance"}
 
 
 def test_25_without_a_certificate_of_the_cluster_nothing_but_join_is_answered(cluster, anna, tmp_path):
@@ -312,6 +329,50 @@ def test_27_another_user_learns_and_changes_nothing_of_a_job(cluster, anna, eve,
     assert cluster.json("job", str(running))["state"] == "RUNNING"
 
 
+def test_29_strangers_who_flood_stop_nobody(cluster):
+    """Callers without a certificate, who begin requests and never end them, and others who only connect."""
+    stranger = Caller(cluster)
+
+    def rss():
+        status = pathlib.Path(f"/proc/{cluster.pid_of('controller')}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+)", status).group(1)) / 1024
+    before = rss()
+    links = []
+    try:
+        for i in range(40):
+            link = stranger.connect(None, None)
+            http = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+            http.initiate_connection()
+            for _ in range(10):
+                stream = http.get_next_available_stream_id()
+                http.send_headers(stream, [(":method", "POST"), (":scheme", "https"), (":path", "/vrun.v1.People/Join"), (":authority", "x.vrun"),
+                                           ("content-type", "application/grpc"), ("te", "trailers")])
+                http.send_data(stream, b"\0" + (60 << 20).to_bytes(4, "big") + b"x" * 4000)   # of 60 MiB that never come
+            link.sendall(http.data_to_send())
+            links.append(link)
+        for _ in range(300):   # no TLS, or nothing after it
+            links.append(socket.create_connection(("127.0.0.1", cluster.port), timeout=10))
+        refused = wait_for_refusal(stranger)
+        assert "too many callers without a certificate" in refused.message, refused
+        began = time.monotonic()
+        assert cluster.vrun("--", "echo", "served").stdout == "served\n"
+        assert time.monotonic() - began < 20
+        assert rss() - before < 200, (before, rss())
+    finally:
+        for link in links:
+            link.close()
+    wait_until("a token is looked at again", lambda: "unknown, or was used before" in stranger.call(
+        "/vrun.v1.People/Join", "JoinRequest", f'secret: "{"0" * 32}" name: "x"').message)
+
+
+def wait_for_refusal(stranger):
+    for _ in range(50):
+        answer = stranger.call("/vrun.v1.People/Join", "JoinRequest", f'secret: "{"0" * 32}" name: "x"')
+        if "too many" in answer.message:
+            return answer
+    return answer
+
+
 # --- 24: the token of a job
 
 def test_24_a_jobs_token_opens_one_job_for_one_user_while_it_runs(cluster, anna, eve, running):
@@ -342,6 +403,22 @@ def test_24_a_jobs_token_opens_one_job_for_one_user_while_it_runs(cluster, anna,
     cluster.run("vctl", "wait", str(running))
     assert cluster.json("job", str(running))["state"] == "CANCELLED"
     assert not attached(attach(anna))
+
+
+def test_24_a_jobs_token_lets_no_other_home_serve_content(cluster, anna, eve, running):
+    host, port, token, attempt = placement(anna, running)
+    home = home_id(cluster)
+    content = listens(fs_pid(cluster))
+
+    def serve(caller):
+        return caller.stream("/vrun.v1.Content/Serve", "ContentReply", f'hello {{ home_id: "{home}" token: {token} job: {running} attempt: {attempt} }}',
+                             at=host, port=content)
+    for who in (eve, Caller(cluster, "node", "n2"), Caller(cluster, "controller", "other"), Caller(cluster)):
+        answer = serve(who)
+        assert refused(answer) and answer.status in (None, DENIED, UNAUTHENTICATED), (who.files, answer)
+    # The control: the certificate of the job's user opens it.
+    assert serve(anna).open
+    assert cluster.json("job", str(running))["state"] == "RUNNING"
 
 
 def test_24_a_job_knows_no_token(cluster, anna):

@@ -357,6 +357,7 @@ def test_a_view_rests_and_is_woken(sturdy):
     r = sh(cluster, "cat f; echo made > g; mkdir d; echo of ours > d/h")
     assert said(r) == (0, "one", "")
     wait_until("it rests", lambda: re.search(r"live view \d+: rests", cluster.logs()), 60)
+    time.sleep(6)   # home tells the node nothing any more
     (cluster.place / "f").write_text("two, and longer")
     (cluster.place / "d/h").unlink()
     (cluster.place / "new").mkdir()

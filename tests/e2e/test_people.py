@@ -67,10 +67,15 @@ def test_a_second_person_logs_in_and_is_shut_out(team):
     wait_until("bob's job runs", lambda: [j["state"] for j in json.loads(bob.run("vctl", "jobs", "-o", "json").stdout)["jobs"]] == ["RUNNING"])
     [seen] = c.json("jobs")["jobs"]   # that it is there, not what it is
     assert seen["user"] == "bob@laptop" and not seen["argv"], seen
-    c.vctl("user", "revoke", "bob")
+    waiting = int(bob.run("vbatch", "--hold", "--parsable", "--wrap", "true", check=True).stdout)
+    said = c.vctl("user", "revoke", "bob").stderr
+    assert "its open streams and its jobs end within a minute" in said, said
     refused = bob.run("vbatch", "true")
     assert refused.returncode != 0 and "shut out" in refused.stderr, refused.stderr
     assert c.sh("echo anna").stdout == "anna\n"
+    # His jobs end, also the one that has not begun.
+    wait_until("his jobs are cancelled", lambda: not {waiting, seen["job"]} & {j["job"] for j in c.json("jobs")["jobs"] if j["state"] in ("PENDING", "RUNNING")}, 60)
+    wait_until("nothing of them runs on the node", lambda: not c.node_pids("n1", "sleep"), 60)
     assert c.run("vctl", "user", "add", "bob").returncode == 1
     long.kill()
     told = [(a["who"], a["what"], a["of"], a["result"]) for a in c.json("admin", "audit")["audit"]]

@@ -157,8 +157,9 @@ class Process(subprocess.Popen):
 
 class Cluster:
     """Everything lies below one directory; close() stops all of it, whatever state it is in. With `bridge` (a Bridge, closed
-    with the cluster) nodes reach each other. `http`: the controller serves its HTTP API. `view`: of every vrun that does not name one; None: vrun's own default."""
-    def __init__(self, root, nodes=1, node_options=(), link=(), directory=None, bridge=None, view=None, http=False):
+    with the cluster) nodes reach each other. `http`: the controller serves its HTTP API. `view`: of every vrun that does not name one; None: vrun's own default.
+    `job_writes`: as in config.toml. Tests compare what programs do in a job and at home, setuid bits and all, so it is not the default."""
+    def __init__(self, root, nodes=1, node_options=(), link=(), directory=None, bridge=None, view=None, http=False, job_writes="any"):
         self.bridge = bridge
         self.hosts_on_bridge = 0
         self.view = view
@@ -166,6 +167,11 @@ class Cluster:
         self.directory = pathlib.Path(directory or tempfile.mkdtemp(prefix="vrun-e2e-", dir="/var/tmp"))
         # What home makes and removes meanwhile is no place to look for something in.
         self.home_state = self.directory / "home/state"
+        (self.directory / "home").mkdir(exist_ok=True)
+        config = self.directory / "home/config.toml"
+        if not config.exists() or "job_writes" not in config.read_text():
+            with open(config, "a") as more:
+                more.write(f'job_writes = "{job_writes}"\n')
         self.environment = dict(os.environ, VRUN_DIR=str(self.directory / "home"), VRUN_LOG=os.environ.get("VRUN_LOG", "info"))
         for name in list(self.environment):
             if name.startswith(("SLURM_", "VRUN_JOB")):
@@ -199,6 +205,10 @@ class Cluster:
         # The controller listens where every node can reach it: all links end on this machine.
         self.vctl("up", "--no-node", "--listen", f"0.0.0.0:{self.port}", "--root", str(self.root),
                   *(["--http", f"127.0.0.1:{self.http_port}"] if self.http_port else []))
+
+    def controllers(self, here):
+        """Where the controller is, for who reaches this machine at the address `here`."""
+        return f"{here}:{self.port}"
 
     # --- the commands
 
@@ -292,7 +302,7 @@ class Cluster:
     def launch_node(self, name):
         node = self.nodes[name]
         host = node["directory"]
-        who = ["--controller", f"{node['ours']}:{self.port}", "--name", name, "--pool", "local", "--pki", "/var/lib/vrun/pki"]
+        who = ["--controller", self.controllers(node["ours"]), "--name", name, "--pool", "local", "--pki", "/var/lib/vrun/pki"]
         if node.get("token"):   # it joins by that
             who = ["--name", name, "--join", node["token"]]
         elif not (host / "state/pki").exists():

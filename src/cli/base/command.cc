@@ -31,9 +31,13 @@ Status ApplyFormat(const CtlCommand& command, CtlInvocation* invocation) {
       invocation->format = OutputFormat::kTable;
     } else if (*format == "html" && command.has_html) {
       invocation->format = OutputFormat::kHtml;
+    } else if (*format == "csv" && command.has_csv) {
+      invocation->format = OutputFormat::kCsv;
     } else {
       return Error(Code::kInvalid, "--output " + Escape(*format) + ": unknown form: write json, wide, name or table" +
-                                       (command.has_html ? ", or html" : ""));
+                                       (command.has_html  ? ", or html"
+                                        : command.has_csv ? ", or csv"
+                                                          : ""));
     }
   }
   invocation->headers = !invocation->Has(kNoHeaders);
@@ -69,7 +73,8 @@ std::span<const OptionSpec> CtlCommonOptions() { return kCommon; }
 std::string CommandHelp(const CtlCommand& c) {
   std::string arguments = c.arguments.empty() ? "" : " " + std::string(c.arguments);
   return "usage: vctl " + std::string(c.name) + " [options]" + arguments + "\n" + std::string(c.summary) + "\n\n" +
-         FormatOptions(c.options) + FormatOptions(kCommon) + (c.has_html ? "\nIts --output may also be html.\n" : "");
+         FormatOptions(c.options) + FormatOptions(kCommon) + (c.has_html ? "\nIts --output may also be html.\n" : "") +
+         (c.has_csv ? "\nIts --output may also be csv.\n" : "");
 }
 
 int UsageError(const std::string& text) {

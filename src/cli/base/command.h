@@ -35,6 +35,7 @@ struct CtlCommand {
   // Prints everything and returns the process's exit status. On an error the caller prints it and exits 1.
   Result<int> (*run)(const CtlInvocation&);
   bool has_html = false;  // understands -o html
+  bool has_csv = false;   // understands -o csv
 };
 
 // Options of every command.

@@ -184,7 +184,7 @@ Result<ProcessId> StartDaemon(const DaemonSpec& spec) {
                "start " + spec.name + ": " + SafeLine(why) + ": the log is " + Escape(spec.log_file));
 }
 
-Status RunHelper(const std::vector<std::string>& words) {
+Status RunHelper(const std::vector<std::string>& words, bool shown) {
   VRUN_ASSIGN(Pipe errors, MakePipe());
   VRUN_ASSIGN(UniqueFd null, OpenFile("/dev/null", O_RDWR));
   std::vector<std::string> copy = words;
@@ -195,7 +195,7 @@ Status RunHelper(const std::vector<std::string>& words) {
   if (child < 0) return ErrnoError("fork");
   if (child == 0) {
     int err = ::fcntl(errors.write.get(), F_DUPFD_CLOEXEC, 10), zero = ::fcntl(null.get(), F_DUPFD_CLOEXEC, 10);
-    if (::dup2(zero, 0) < 0 || ::dup2(zero, 1) < 0 || ::dup2(err, 2) < 0) ::_exit(127);
+    if (::dup2(zero, 0) < 0 || ::dup2(shown ? 2 : zero, 1) < 0 || ::dup2(err, 2) < 0) ::_exit(127);
     ::execv(argv[0], argv.data());
     ::_exit(127);
   }

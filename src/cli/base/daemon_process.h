@@ -33,9 +33,9 @@ struct ProcessId {
 // contains the daemon's own text, or the last line of its log, and the path of the log; the failed daemon is stopped.
 Result<ProcessId> StartDaemon(const DaemonSpec& spec);
 
-// Runs a helper to its end, with /dev/null as stdin and stdout. An exit status other than 0 is an error with the last
-// line of its stderr.
-Status RunHelper(const std::vector<std::string>& words);
+// Runs a helper to its end, with /dev/null as stdin. An exit status other than 0 is an error with the last line of its
+// stderr. `shown`: what it writes to its stdout goes to our stderr, otherwise nowhere.
+Status RunHelper(const std::vector<std::string>& words, bool shown = false);
 
 // Path of one of our programs: beside our own executable, else in $PATH. kNotFound says what to do.
 Result<std::string> FindProgram(std::string_view name);

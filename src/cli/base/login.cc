@@ -4,11 +4,14 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <functional>
+#include <vector>
 
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/io/message_socket.h"
 #include "cli/base/daemon_process.h"
+#include "people/address.h"
 #include "people/members.h"
 
 namespace vrun::cli {
@@ -25,17 +28,16 @@ std::string ValueOf(const std::string& text, const std::string& name) {
   return text.substr(begin, text.find('\n', begin) - begin);
 }
 
-}  // namespace
-
-Result<LoggedIn> LogIn(const Places& places, const std::string& token, const std::string& machine) {
-  VRUN_ASSIGN(const people::Token parsed, people::ParseToken(token));
+// `join`: runs `vrund join` with these words and some more.
+Result<LoggedIn> LogInAt(const Places& places, const std::string& controller, const std::string& machine,
+                         const std::function<Status(std::vector<std::string>)>& join) {
   Config config;
   if (auto there = ReadConfig(places.config_file)) {
     config = *std::move(there);
   } else if (there.error().code() != Code::kNotFound) {
     return std::move(there).error();
   }
-  if (!config.controller.empty() && config.controller != parsed.controller) {
+  if (!config.controller.empty() && config.controller != controller) {
     return Error(Code::kExists, Escape(places.config_file) + " names the controller " + Escape(config.controller) +
                                     ": remove the file, or set VRUN_DIR to another directory");
   }
@@ -43,12 +45,8 @@ Result<LoggedIn> LogIn(const Places& places, const std::string& token, const std
   VRUN_TRY(MakeDirs(places.pki_dir, 0700));
   const std::string directory = places.pki_dir + "/home";
   VRUN_ASSIGN(const std::string vrund, FindProgram("vrund"));
-  // Not among the arguments, which all users of this machine may read.
-  ::setenv("VRUN_JOIN_TOKEN", token.c_str(), 1);
-  const Status joined = RunHelper({vrund, "join", "--dir", directory, "--role", "home", "--name",
-                                   machine.empty() ? people::MachineName() : machine});
-  ::unsetenv("VRUN_JOIN_TOKEN");
-  if (!joined) return joined.error();
+  VRUN_TRY(join({vrund, "join", "--dir", directory, "--role", "home", "--name",
+                 machine.empty() ? people::MachineName() : machine}));
   VRUN_ASSIGN(const std::string text, ReadFile(directory + "/joined", 65536));
   config.controller = ValueOf(text, "controller");
   config.snapshots = ValueOf(text, "snapshots");
@@ -56,6 +54,28 @@ Result<LoggedIn> LogIn(const Places& places, const std::string& token, const std
   config.credentials_name = ValueOf(text, "name");
   VRUN_TRY(WriteConfig(places.config_file, config));
   return LoggedIn{config.controller, config.credentials_name};
+}
+
+}  // namespace
+
+Result<LoggedIn> LogIn(const Places& places, const std::string& token, const std::string& machine) {
+  VRUN_ASSIGN(const people::Token parsed, people::ParseToken(token));
+  return LogInAt(places, parsed.controller, machine, [&](const std::vector<std::string>& words) {
+    // Not among the arguments, which all users of this machine may read.
+    ::setenv("VRUN_JOIN_TOKEN", token.c_str(), 1);
+    Status joined = RunHelper(words);
+    ::unsetenv("VRUN_JOIN_TOKEN");
+    return joined;
+  });
+}
+
+Result<LoggedIn> LogInByProvider(const Places& places, const std::string& address, const std::string& machine) {
+  const auto parsed = people::ParseClusterAddress(address);
+  if (!parsed) return Error(Code::kInvalid, Escape(address) + ": not the address of a cluster");
+  return LogInAt(places, parsed->controller, machine, [&](std::vector<std::string> words) {
+    words.insert(words.end(), {"--controller", address});
+    return RunHelper(words, true);
+  });
 }
 
 std::string DoorPath() {

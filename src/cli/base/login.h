@@ -16,6 +16,9 @@ struct LoggedIn {
 };
 // `machine`: its name in the cluster; "": its host name. kExists: this user's runs go to another cluster.
 Result<LoggedIn> LogIn(const Places& places, const std::string& token, const std::string& machine);
+// The same by the identity provider of the cluster at this address (people/address.h). Shows on stderr what the person
+// has to do, and waits for it.
+Result<LoggedIn> LogInByProvider(const Places& places, const std::string& address, const std::string& machine);
 
 // The socket at which the controller of this machine gives tokens (control/door.h): $VRUN_DOOR, else that of the system
 // unless VRUN_DIR chooses a place apart. "": none.

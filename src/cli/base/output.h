@@ -8,7 +8,7 @@
 
 namespace vrun::cli {
 
-enum class OutputFormat { kTable, kWide, kName, kJson, kHtml };
+enum class OutputFormat { kTable, kWide, kName, kJson, kHtml, kCsv };
 
 // Writes to stdout. A closed pipe is no error.
 inline void Print(std::string_view text) { (void)WriteAll(1, text); }

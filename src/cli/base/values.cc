@@ -137,6 +137,7 @@ Result<Gpus> ParseGpus(std::string_view text) {
                 c == '.';
       if (!ok) return Bad(text, "not a GPU type", kForm);
     }
+    if (out.type.find_first_of("-_.") == 0) return Bad(text, "not a GPU type", kForm);
   }
   auto n = ParseNumber(number, kMaxGpus);
   if (!n) return Bad(text, "not a number of GPUs", kForm);

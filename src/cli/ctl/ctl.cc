@@ -4,16 +4,18 @@
 #include "base/escape.h"
 #include "cli/array/job_ids.h"
 #include "cli/isolation/ctl_secret.h"
+#include "cli/usage/ctl_usage.h"
 
 namespace vrun::cli {
 namespace {
 
 constexpr const CtlCommand* kCommands[] = {
-    &kCtlUp,     &kCtlDown,       &kCtlStatus,  &kCtlDoctor,  &kCtlNodes,       &kCtlGpus,      &kCtlTop,
-    &kCtlCache,  &kCtlSnapshot,   &kCtlEnv,     &kCtlSecret,  &kCtlJobs,        &kCtlJob,       &kCtlLogs,
-    &kCtlCancel, &kCtlHold,       &kCtlRelease, &kCtlRequeue, &kCtlWait,        &kCtlQueue,     &kCtlWhy,
-    &kCtlQuota,  &kCtlAccounting, &kCtlDrain,   &kCtlResume,  &kCtlMaintenance, &kCtlUser,      &kCtlNode,
-    &kCtlLogin,  &kCtlWhoAmI,     &kCtlToken,   &kCtlAdmin,   &kCtlSim,         &kCtlCompletion};
+    &kCtlUp,     &kCtlDown,   &kCtlStatus,      &kCtlDoctor, &kCtlNodes,   &kCtlGpus,
+    &kCtlTop,    &kCtlCache,  &kCtlSnapshot,    &kCtlEnv,    &kCtlSecret,  &kCtlJobs,
+    &kCtlJob,    &kCtlLogs,   &kCtlCancel,      &kCtlHold,   &kCtlRelease, &kCtlRequeue,
+    &kCtlWait,   &kCtlQueue,  &kCtlWhy,         &kCtlQuota,  &kCtlUsage,   &kCtlAccounting,
+    &kCtlDrain,  &kCtlResume, &kCtlMaintenance, &kCtlUser,   &kCtlNode,    &kCtlLogin,
+    &kCtlWhoAmI, &kCtlToken,  &kCtlDashboard,   &kCtlAdmin,  &kCtlSim,     &kCtlCompletion};
 
 std::string GeneralHelp() {
   std::string out = "usage: vctl COMMAND [options] [arguments]\n\n";

@@ -25,6 +25,6 @@ Status SomeJobs(const CtlInvocation& invocation);
 extern const CtlCommand kCtlUp, kCtlDown, kCtlStatus, kCtlDoctor, kCtlNodes, kCtlCache, kCtlSnapshot, kCtlEnv, kCtlJobs,
     kCtlJob, kCtlLogs, kCtlCancel, kCtlWait, kCtlQueue, kCtlWhy, kCtlQuota, kCtlAccounting, kCtlSim, kCtlCompletion,
     kCtlHold, kCtlRelease, kCtlRequeue, kCtlDrain, kCtlResume, kCtlMaintenance, kCtlGpus, kCtlTop, kCtlUser, kCtlNode,
-    kCtlLogin, kCtlAdmin, kCtlWhoAmI, kCtlToken;
+    kCtlLogin, kCtlAdmin, kCtlWhoAmI, kCtlToken, kCtlDashboard;
 
 }  // namespace vrun::cli

@@ -17,7 +17,7 @@ constexpr OptionSpec kUpOptions[] = {
     {kListen, 'l', "listen", Argument::kRequired, "HOST:PORT",
      "where the controller listens (default: 127.0.0.1:7420)"},
     {kHttp, 0, "http", Argument::kRequired, "HOST:PORT",
-     "where the controller serves its HTTP API (default: as before, at first none); none: nowhere"},
+     "where the controller serves its dashboard and HTTP API (default: as before, at first none); none: nowhere"},
     {kNoNode, 0, "no-node", Argument::kNone, "", "this machine runs no jobs; nodes are other hosts"},
     {kNodeDirectory, 0, "node-state-dir", Argument::kRequired, "DIR",
      "the node's cache and tasks (default: /var/lib/vrun/node)", Completes::kDirectories},
@@ -71,7 +71,9 @@ Result<int> RunUp(const CtlInvocation& invocation) {
   } else {
     std::string head = report.anything_started() ? "vrun is up" : "vrun is up already";
     Print(head + ": controller " + Escape(report.controller) + ", root " + Escape(report.root) + "\n" +
-          (report.http.empty() ? "" : "  http at " + Escape(report.http) + "; `vctl token create NAME` lets you in\n") +
+          (report.http.empty()
+               ? ""
+               : "  vctl dashboard       its pages, at " + Escape(report.http) + "; `vctl token` for programs\n") +
           "  vrun -- hostname     runs a command on a node\n"
           "  vctl status          what runs here; `vctl nodes`, `vctl jobs`\n"
           "  vctl down            stops all of it\n");

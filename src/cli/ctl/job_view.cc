@@ -15,6 +15,7 @@
 #include "cli/request/gpu_options.h"
 #include "cli/request/scheduling.h"
 #include "cli/request/wishes.h"
+#include "cli/usage/usage_view.h"
 #include "jobs/array.h"
 #include "jobs/gang.h"
 #include "ports/published_port.h"
@@ -288,6 +289,8 @@ void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
   list("nodelist", s.nodes());
   list("excluded_nodes", s.excluded_nodes());
   list("gpu_types", s.gpu_types());
+  json->Key("project").String(s.project());
+  if (job.has_cost()) WriteCost(job.cost(), json);
   json->Key("queue_position");
   job.queue_position() != 0 ? json->Uint(job.queue_position()) : json->Null();
   if (IsGang(job.gang())) {
@@ -438,6 +441,7 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   line("GPU use", UseText(job));
   const v1::Scheduling& s = job.scheduling();
   line("team", Escape(s.team()));
+  line("project", Escape(s.project()));
   line("class", JobClassName(s.class_()) + (s.requeue() ? ", may be preempted" : ""));
   line("constraint", Escape(Listed(s.labels())));
   line("tolerates", Escape(Listed(s.tolerations())));
@@ -448,6 +452,10 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   line("checkpoint", CheckpointCell(s));
   line("saved", TimeCell(job.saved_us()));
   if (job.lost_us() > 0) line("lost", FormatDuration(job.lost_us()) + " of run time, repeated or to be repeated");
+  if (job.has_cost()) {
+    line("cost", CostText(job.cost()));
+    line("wasted", WasteText(job.cost()));
+  }
   if (job.attempts_size() < 2) return out;
   for (const v1::AttemptInfo& a : job.attempts()) {
     line("attempt " + std::to_string(a.attempt()), std::string(StateName(a.state())) + " on " + Escape(a.node()) +
@@ -469,6 +477,29 @@ std::string GpuUseCell(const v1::NodeInfo& node) {
   return !known || node.total().gpus() == 0 ? "" : std::to_string(sum / node.total().gpus()) + " %";
 }
 
+std::string NumbersOf(uint32_t mask) {
+  std::string text;
+  for (int i = 0; i < 32; ++i) {
+    if ((mask >> i & 1) != 0) text += (text.empty() ? "" : ",") + std::to_string(i);
+  }
+  return text;
+}
+
+// "80G each, near 0,1 2,3, MIG 3, out of service 0"; "" if nobody knows more than their number.
+std::string GpuFactsCell(const v1::NodeInfo& node) {
+  const v1::NodeFacts& facts = node.facts();
+  uint32_t mig = 0;
+  for (int i = 0; i < std::min(facts.gpus_size(), 32); ++i) mig |= static_cast<uint32_t>(facts.gpus(i).mig()) << i;
+  std::string text, groups;
+  const auto add = [&text](const std::string& more) { text += (text.empty() ? "" : ", ") + more; };
+  if (node.total().gpu_memory_bytes() > 0) add(FormatBytes(node.total().gpu_memory_bytes()) + " each");
+  for (const uint32_t group : facts.gpu_groups()) groups += " " + NumbersOf(group);
+  if (facts.gpu_groups_size() > 1) add("near" + groups);
+  if (mig != 0) add("MIG " + NumbersOf(mig));
+  if (facts.bad_gpus() != 0) add("out of service " + NumbersOf(facts.bad_gpus()));
+  return text;
+}
+
 }  // namespace
 
 std::string FormatNodes(const v1::NodeList& nodes, OutputFormat format, bool headers) {
@@ -487,8 +518,8 @@ std::string FormatNodes(const v1::NodeList& nodes, OutputFormat format, bool hea
   bool wide = format == OutputFormat::kWide;
   std::vector<std::string> columns{"NODE", "POOL", "STATE", "JOBS", "CPUS", "MEMORY", "GPUS"};
   if (wide) {
-    columns.insert(columns.end(),
-                   {"GPU UTIL", "LAST SEEN", "ADDRESSES", "VERSION", "PLACE", "LABELS", "TAINTS", "REASON"});
+    columns.insert(columns.end(), {"GPU UTIL", "GPU FACTS", "LAST SEEN", "ADDRESSES", "VERSION", "PLACE", "LABELS",
+                                   "TAINTS", "REASON"});
   }
   Table table(std::move(columns));
   for (const v1::NodeInfo& node : nodes.nodes()) {
@@ -503,9 +534,9 @@ std::string FormatNodes(const v1::NodeList& nodes, OutputFormat format, bool hea
     if (wide) {
       std::string addresses;
       for (const std::string& a : node.addresses()) addresses += (addresses.empty() ? "" : ",") + a;
-      cells.insert(cells.end(),
-                   {GpuUseCell(node), TimeCell(node.last_seen_us()), addresses, node.version(), PlaceCell(node.facts()),
-                    Listed(node.facts().labels()), Listed(node.facts().taints()), node.reason()});
+      cells.insert(cells.end(), {GpuUseCell(node), GpuFactsCell(node), TimeCell(node.last_seen_us()), addresses,
+                                 node.version(), PlaceCell(node.facts()), Listed(node.facts().labels()),
+                                 Listed(node.facts().taints()), node.reason()});
     }
     table.Add(std::move(cells));
   }

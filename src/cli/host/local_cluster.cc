@@ -231,7 +231,7 @@ class Up {
                       "--scheduler-config",
                       places_.config_dir + "/scheduler.toml"};
     VRUN_ASSIGN(const std::string http, ChooseHttp());
-    if (!http.empty()) spec.arguments.insert(spec.arguments.end(), {"--http", http});
+    if (!http.empty()) spec.arguments.insert(spec.arguments.end(), {"--http", http, "--home-socket", places_.socket});
     // Others trust only a door that root has opened.
     if (const std::string door = DoorPath(); !door.empty() && ::geteuid() == 0) {
       spec.arguments.insert(spec.arguments.end(), {"--door", door});
@@ -395,6 +395,7 @@ class Up {
       VRUN_ASSIGN(std::string size, Bytes("kept_size", config_.kept_size));
       arguments->insert(arguments->end(), {"--kept-bytes", size});
     }
+    if (!config_.node_metrics.empty()) arguments->insert(arguments->end(), {"--metrics", config_.node_metrics});
     if (!config_.kept_days.empty()) {
       auto days = ParseNumber(config_.kept_days, 36500);
       if (days && *days == 0) days = Error(Code::kInvalid, "0: at least one day");

@@ -2,7 +2,9 @@
 // vctl user, node, login: who belongs to the cluster.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <initializer_list>
 
 #include "base/clock.h"
 #include "base/escape.h"
@@ -15,6 +17,7 @@
 #include "cli/ctl/ctl.h"
 #include "cli/people/membership.h"
 #include "cli/request/job_command.h"
+#include "people/address.h"
 
 namespace vrun::cli {
 namespace {
@@ -52,11 +55,12 @@ Result<v1::Invitation> InvitationOf(const CtlInvocation& invocation, const char*
 
 // {action, name}; `actions` with a name, and without one.
 Result<std::pair<std::string, std::string>> ActionOf(const CtlInvocation& invocation, std::string_view named,
-                                                     std::string_view unnamed, const std::string& usage) {
+                                                     std::initializer_list<std::string_view> unnamed,
+                                                     const std::string& usage) {
   const std::vector<std::string>& words = invocation.words.operands;
   if (words.empty()) return Error(Code::kInvalid, "what to do? write " + usage);
   const bool with_name = words[0] == named || words[0] == "revoke";
-  if (!with_name && words[0] != unnamed) {
+  if (!with_name && std::find(unnamed.begin(), unnamed.end(), words[0]) == unnamed.end()) {
     return Error(Code::kInvalid, Escape(words[0]) + ": no such action: write " + usage);
   }
   if (with_name && words.size() < 2) return Error(Code::kInvalid, "no name: write " + words[0] + " NAME");
@@ -92,10 +96,10 @@ void PrintToken(const CtlInvocation& invocation, const Invited& invited, const v
 
 // --- vctl user
 
-constexpr char kUserUsage[] = "add NAME, list, or revoke NAME[@HOST]";
+constexpr char kUserUsage[] = "add NAME, address, list, or revoke NAME[@HOST]";
 
 Status CheckUser(const CtlInvocation& invocation) {
-  VRUN_ASSIGN(const auto action, ActionOf(invocation, "add", "list", kUserUsage));
+  VRUN_ASSIGN(const auto action, ActionOf(invocation, "add", {"address", "list"}, kUserUsage));
   if (action.first == "add" && action.second.find('@') != std::string::npos) {
     return Error(Code::kInvalid, Escape(action.second) + ": a user's name has no @: each machine is added to it");
   }
@@ -136,19 +140,24 @@ void Audit(const people::Members& members, const std::string& what, const std::s
 Result<int> Revoke(const people::Members& members, const std::string& role, const std::string& name) {
   VRUN_TRY(members.Revoke(role, name));
   Audit(members, "revoke", role + " " + name);
-  std::fprintf(stderr, "vctl: %s is shut out: its calls are refused, its open streams end within a minute\n",
-               Escape(name).c_str());
+  std::fprintf(stderr, "vctl: %s is shut out: its calls are refused, its open streams%s end within a minute\n",
+               Escape(name).c_str(), role == "home" ? " and its jobs" : "");
   return 0;
 }
 
 Result<int> RunUser(const CtlInvocation& invocation) {
-  VRUN_ASSIGN(const auto action, ActionOf(invocation, "add", "list", kUserUsage));
+  VRUN_ASSIGN(const auto action, ActionOf(invocation, "add", {"address", "list"}, kUserUsage));
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
   VRUN_ASSIGN(const ControllerHere here, FindController(home.places()));
   const people::Members members = here.members();
   const auto& [what, name] = action;
   if (what == "list") return ListUsers(invocation, members);
   if (what == "revoke") return Revoke(members, "home", name);
+  if (what == "address") {
+    VRUN_ASSIGN(const std::string address, AddressOf(home.places(), invocation.Value(kController).value_or("")));
+    Print(address + "\n");
+    return 0;
+  }
   if (members.IsRevoked("home", name)) {
     return Error(Code::kDenied, Escape(name) +
                                     ": revoked for good, because certificates of one name cannot be told "
@@ -180,14 +189,14 @@ Result<v1::Invitation> NodeInvitation(const CtlInvocation& invocation) {
 }
 
 Status CheckNode(const CtlInvocation& invocation) {
-  VRUN_TRY(ActionOf(invocation, "revoke", "token", kNodeUsage));
+  VRUN_TRY(ActionOf(invocation, "revoke", {"token"}, kNodeUsage));
   VRUN_TRY(CheckController(invocation));
   auto invitation = NodeInvitation(invocation);
   return invitation ? Status() : std::move(invitation).error();
 }
 
 Result<int> RunNode(const CtlInvocation& invocation) {
-  VRUN_ASSIGN(const auto action, ActionOf(invocation, "revoke", "token", kNodeUsage));
+  VRUN_ASSIGN(const auto action, ActionOf(invocation, "revoke", {"token"}, kNodeUsage));
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
   VRUN_ASSIGN(const ControllerHere here, FindController(home.places()));
   const people::Members members = here.members();
@@ -233,7 +242,9 @@ Result<int> RunAdmin(const CtlInvocation& invocation) {
 
 Status CheckLogin(const CtlInvocation& invocation) {
   if (invocation.words.operands.size() <= 1) return {};
-  return Error(Code::kInvalid, "write one token, as `vctl user add` prints it, or - to read it from stdin");
+  return Error(Code::kInvalid,
+               "write one token, as `vctl user add` prints it, - to read it from stdin, or an address, "
+               "as `vctl user address` prints it");
 }
 
 Result<std::string> TokenOf(const std::string& word) {
@@ -250,6 +261,9 @@ Result<std::string> TokenOf(const std::string& word) {
 Result<LoggedIn> LogInBy(const CtlInvocation& invocation, const Places& places) {
   if (!invocation.words.operands.empty()) {
     VRUN_ASSIGN(const std::string token, TokenOf(invocation.words.operands[0]));
+    if (people::ParseClusterAddress(token)) {
+      return LogInByProvider(places, token, invocation.Value(kName).value_or(""));
+    }
     return LogIn(places, token, invocation.Value(kName).value_or(""));
   }
   VRUN_ASSIGN(const std::optional<LoggedIn> here, LogInHere(places));
@@ -279,10 +293,13 @@ Result<int> RunLogin(const CtlInvocation& invocation) {
 
 }  // namespace
 
-const CtlCommand kCtlUser{
-    "user",       "add NAME|list|revoke NAME", "who may use the cluster of this machine's controller",
-    kUserOptions, Completes::kNothing,         CheckUser,
-    RunUser};
+const CtlCommand kCtlUser{"user",
+                          "add NAME|address|list|revoke NAME",
+                          "who may use the cluster of this machine's controller",
+                          kUserOptions,
+                          Completes::kNothing,
+                          CheckUser,
+                          RunUser};
 const CtlCommand kCtlNode{"node",       "token|revoke NAME", "let nodes join the cluster, or shut one out",
                           kNodeOptions, Completes::kNothing, CheckNode,
                           RunNode};
@@ -290,7 +307,7 @@ const CtlCommand kCtlAdmin{
     "admin",    "audit", "who changed what on this machine's controller, when, from where", {}, Completes::kNothing,
     CheckAdmin, RunAdmin};
 const CtlCommand kCtlLogin{
-    "login",       "[TOKEN]",           "use the cluster of a token of `vctl user add`, or that of this machine",
+    "login",       "[TOKEN|ADDRESS]",   "use the cluster of a token or an address, or that of this machine",
     kLoginOptions, Completes::kNothing, CheckLogin,
     RunLogin};
 

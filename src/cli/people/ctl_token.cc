@@ -52,20 +52,13 @@ Status Check(const CtlInvocation& invocation) {
   return {};
 }
 
-Result<std::string> UserOf(const CtlInvocation& invocation, const Places& places) {
-  if (auto user = invocation.Value(kUser)) return *user;
-  const auto config = ReadConfig(places.config_file);
-  if (config && config->credentials_name.find('@') != std::string::npos) return config->credentials_name;
-  return Error(Code::kNotFound, "no home of yours has joined this cluster: say for whom with --user USER@HOST");
-}
-
 void Audit(const people::Members& members, const std::string& what, const std::string& user, const std::string& name) {
   members.Audit({"", "uid " + std::to_string(::getuid()), "here", what, "token " + name + " of " + user, "ok"});
 }
 
 Result<int> Create(const CtlInvocation& invocation, const Places& places, const ControllerHere& here) {
   v1::ApiToken token;
-  VRUN_ASSIGN(*token.mutable_user(), UserOf(invocation, places));
+  VRUN_ASSIGN(*token.mutable_user(), TokenUser(invocation.Value(kUser), places));
   VRUN_TRY(here.members().Admit("home", token.user()));
   token.set_name(invocation.words.operands[1]);
   token.set_write(invocation.Value(kScope).value_or("read") == "write");
@@ -121,7 +114,7 @@ Result<int> Run(const CtlInvocation& invocation) {
   if (what == "list") return List(invocation, here);
   if (what == "create") return Create(invocation, home.places(), here);
   const std::string& name = invocation.words.operands[1];
-  VRUN_ASSIGN(const std::string user, UserOf(invocation, home.places()));
+  VRUN_ASSIGN(const std::string user, TokenUser(invocation.Value(kUser), home.places()));
   VRUN_TRY(people::Tokens(here.people_directory()).Revoke(user, name));
   Audit(here.members(), "token revoke", user, name);
   return 0;

@@ -40,6 +40,15 @@ std::string FirstAddress() {
   return found;
 }
 
+// Where others dial the controller.
+Result<HostPort> Reached(const ControllerHere& here, const std::string& controller) {
+  VRUN_ASSIGN(HostPort address,
+              ParseHostPort(controller.empty() ? FirstLine(here.state_directory + "/address") : controller));
+  if (IsWildcard(address.host)) address.host = FirstAddress();
+  if (address.host.empty()) address.host = "127.0.0.1";
+  return address;
+}
+
 }  // namespace
 
 Result<ControllerHere> FindController(const Places& places) {
@@ -54,12 +63,23 @@ Result<ControllerHere> FindController(const Places& places) {
                "no controller of yours runs here: run this on its machine, as the user who started it");
 }
 
+Result<std::string> TokenUser(const std::optional<std::string>& given, const Places& places) {
+  if (given) return *given;
+  const auto config = ReadConfig(places.config_file);
+  if (config && config->credentials_name.find('@') != std::string::npos) return config->credentials_name;
+  return Error(Code::kNotFound, "no home of yours has joined this cluster: say for whom with --user USER@HOST");
+}
+
+Result<std::string> AddressOf(const Places& places, const std::string& controller) {
+  VRUN_ASSIGN(const ControllerHere here, FindController(places));
+  VRUN_ASSIGN(const HostPort address, Reached(here, controller));
+  VRUN_ASSIGN(const std::string ca, ReadFile(here.pki_directory + "/ca.pem"));
+  return DialAddress(address) + "/" + people::AuthorityDigest(ca);
+}
+
 Result<Invited> Invite(const Places& places, v1::Invitation invitation, const std::string& controller) {
   VRUN_ASSIGN(const ControllerHere here, FindController(places));
-  VRUN_ASSIGN(HostPort address,
-              ParseHostPort(controller.empty() ? FirstLine(here.state_directory + "/address") : controller));
-  if (IsWildcard(address.host)) address.host = FirstAddress();
-  if (address.host.empty()) address.host = "127.0.0.1";
+  VRUN_ASSIGN(const HostPort address, Reached(here, controller));
   auto snapshots = ParseHostPort(FirstLine(ClusterFiles(places).snapshots_listen_file()));
   if (snapshots && invitation.role() == "home") {
     if (IsWildcard(snapshots->host)) snapshots->host = address.host;

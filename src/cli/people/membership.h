@@ -22,12 +22,17 @@ struct ControllerHere {
 };
 Result<ControllerHere> FindController(const Places& places);
 
+// For whom a token of the HTTP API is: `given`, or else the home of this user.
+Result<std::string> TokenUser(const std::optional<std::string>& given, const Places& places);
+
 struct Invited {
   people::Token token;
   bool here_only = false;  // the controller listens on the loopback only
 };
 // `controller`: the HOST:PORT that others dial; "": as it listens, with the first address of this machine if that is
 // all of them.
+// Also the address that people log in at (people/address.h).
+Result<std::string> AddressOf(const Places& places, const std::string& controller);
 Result<Invited> Invite(const Places& places, v1::Invitation invitation, const std::string& controller);
 
 }  // namespace vrun::cli

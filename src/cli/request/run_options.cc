@@ -33,6 +33,7 @@ enum Id {
   kDiscard,
   kClass,
   kTeam,
+  kProject,
   kRequeue,
   kNoRequeue,
   kSignal,
@@ -202,6 +203,7 @@ constexpr OptionSpec kClassSpec{
     Completes::kClasses};
 constexpr OptionSpec kQosSpec{kClass, 0, "qos", kValue, "CLASS"};
 constexpr OptionSpec kTeamSpec{kTeam, 'A', "account", kValue, "TEAM", "whose share it counts against (default: yours)"};
+constexpr OptionSpec kProjectSpec{kProject, 0, "project", kValue, "NAME", "what it is for, as `vctl usage` names it"};
 constexpr OptionSpec kRequeueSpec{
     kRequeue, 0,  "requeue",
     kFlag,    "", "it may be stopped for another job and is then started again from its beginning (vbatch: default)"};
@@ -328,6 +330,7 @@ constexpr OptionSpec kRunOptions[] = {
     kClassSpec,
     kQosSpec,
     kTeamSpec,
+    kProjectSpec,
     kRequeueSpec,
     kNoRequeueSpec,
     kSignalSpec,
@@ -414,6 +417,7 @@ constexpr OptionSpec kBatchOptions[] = {
     kClassSpec,
     kQosSpec,
     kTeamSpec,
+    kProjectSpec,
     kRequeueSpec,
     kNoRequeueSpec,
     kSignalSpec,
@@ -780,6 +784,7 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kDiscard: return ApplyWrites("discard", spec);
     case kClass: return Store(ParseJobClass(value), [&](v1::JobClass klass) { scheduling->set_class_(klass); });
     case kTeam: return StoreName(value, scheduling->mutable_team());
+    case kProject: return StoreName(value, scheduling->mutable_project());
     case kRequeue: scheduling->set_requeue(true); return {};
     case kNoRequeue: scheduling->set_requeue(false); return {};
     case kSignal: return ApplySignal(value, scheduling);

@@ -16,6 +16,8 @@ constexpr CallRule kRules[] = {
     //                                    certificates        own        team's     others'    only if shown
     {"/vrun.v1.People/Join",              kStranger},
     {"/vrun.v1.People/Renew",             kStranger},
+    {"/vrun.v1.SignIn/Describe",          kStranger},
+    {"/vrun.v1.SignIn/LogIn",             kStranger},
     {"/vrun.v1.People/WhoAmI",            kHome},
     {"/vrun.v1.People/ShutOutList",       kHome | kSnapshots},
     {"/vrun.v1.Control/Submit",           kHome},
@@ -28,6 +30,9 @@ constexpr CallRule kRules[] = {
     {"/vrun.v1.Control/Nodes",            kHome},
     {"/vrun.v1.Control/Teams",            kHome},
     {"/vrun.v1.Control/Accounts",         kHome},
+    {"/vrun.v1.Control/Usage",            kHome},
+    {"/vrun.v1.Control/Prices",           kHome},
+    {"/vrun.v1.Control/Budgets",          kHome},
     {"/vrun.v1.Control/Drain",            kHome,              kOperator, kOperator, kOperator},
     {"/vrun.v1.Control/Maintain",         kHome},
     {"/vrun.v1.Control/Maintain#change",  kHome,              kOperator, kOperator, kOperator},

@@ -40,22 +40,32 @@ void ListEndedToo(const ApiRoute& route, Input* input) {
 
 }  // namespace
 
-Api::Api(EventLoop* loop, Calls* calls, const std::string& people)
-    : loop_(loop), calls_(calls), gate_(people), work_(std::make_shared<WorkQueue>("api", 2)) {}
+Api::Api(EventLoop* loop, Calls* calls, const std::string& people, const ApiOptions& options)
+    : loop_(loop),
+      calls_(calls),
+      gate_(people),
+      members_(people),
+      tokens_(people),
+      codes_(people, "codes"),
+      secure_(!http::IsLoopback(options.listen)),
+      logs_(options.home_socket),
+      work_(std::make_shared<WorkQueue>("api", 2)) {}
 
 Api::~Api() {
   server_.reset();  // no request comes after this
+  loop_->Cancel(sample_);
   work_->Stop();
   watch_.reset();
 }
 
 Result<std::unique_ptr<Api>> Api::Start(EventLoop* loop, Calls* calls, const std::string& people,
                                         const rpc::Credentials& credentials, const ApiOptions& options) {
-  std::unique_ptr<Api> api(new Api(loop, calls, people));
+  std::unique_ptr<Api> api(new Api(loop, calls, people, options));
   api->watch_ = std::make_shared<JobWatch>(loop, calls, api->work_.get());
   api->AddRoutes(options.metrics_open);
+  api->SampleLater();
   std::optional<http::Tls> tls;
-  if (!http::IsLoopback(options.listen)) tls = http::Tls{credentials.certificate, credentials.key};
+  if (api->secure_) tls = http::Tls{credentials.certificate, credentials.key};
   VRUN_ASSIGN(api->server_,
               http::Server::Start(options.listen, tls, {}, [api = api.get()](http::Request request, auto exchange) {
                 api->router_.Handle(std::move(request), std::move(exchange));
@@ -71,6 +81,7 @@ void Api::AddRoutes(bool metrics_open) {
                  }});
   }
   AddOwnRoutes(metrics_open);
+  AddDashboard();
 }
 
 void Api::AddOwnRoutes(bool metrics_open) {
@@ -106,8 +117,14 @@ void Api::Handle(const ApiRoute& route, http::Call call, const std::shared_ptr<h
   if (route.path == "/version") {
     return exchange->Answer({200, Text({{"version", VRUN_VERSION}, {"api", "v1"}})});
   }
+  if (route.events() && call.request.method == "HEAD") return exchange->Answer({200, "", "text/event-stream"});
   if (route.path == "/jobs/watch") return Watch(route, std::move(call), verdict.caller, exchange);
+  if (route.call.empty()) return Own(route, *input, verdict.caller, exchange);
   ListEndedToo(route, &*input);
+  if (!route.page_key.empty()) {
+    input->request["limit"] = input->limit;
+    if (input->before != 0) input->request["before"] = input->before;
+  }
   auto bytes = Schema::Get().ToBytes(route.request, input->request);
   if (!bytes) return exchange->Answer(ProblemOf(bytes.error()));
   // JSON is made aside: the state thread has other things to do.
@@ -122,14 +139,15 @@ void Api::Handle(const ApiRoute& route, http::Call call, const std::shared_ptr<h
       exchange->Answer({200, Text(*json)});
     });
   };
-  calls_->Call("/vrun.v1.Control/" + std::string(route.call), verdict.caller.peer, *std::move(bytes), std::move(reply));
+  const std::string service = route.call.find('/') == route.call.npos ? "Control/" : "";
+  calls_->Call("/vrun.v1." + service + std::string(route.call), verdict.caller.peer, *std::move(bytes),
+               std::move(reply));
 }
 
 void Api::Watch(const ApiRoute& route, http::Call call, const TokenGate::Caller& caller,
                 const std::shared_ptr<http::Exchange>& exchange) {
   auto input = ReadInput(route, call);
   if (!input) return exchange->Answer(ProblemOf(input.error()));
-  if (call.request.method == "HEAD") return exchange->Answer({200, "", "text/event-stream"});
   JobWatch::Client client{caller.peer.name, *std::move(input), exchange->StartEvents(),
                           [this, token = caller.token] { return gate_.Check(token).has_value(); }};
   loop_->Post([watch = std::weak_ptr(watch_), client = std::move(client)]() mutable {

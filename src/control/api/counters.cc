@@ -6,6 +6,7 @@
 namespace vrun::control {
 
 void Counters::Begin(const State& state) {
+  recent_.Begin(state.clock().Wall());
   known_.clear();
   for (const auto& [id, job] : state.jobs()) known_[id] = {job.attempt, job.preemptions};
 }
@@ -27,9 +28,14 @@ void Counters::Note(State& state, const std::set<uint64_t>& jobs) {
     if (known == known_.end()) ++submitted_;
     Known& before = known_[id];
     if (before.attempt == 0 && row.attempt > 0) {
-      waits_.Add(static_cast<double>(std::max<int64_t>(state.clock().Wall() - row.submitted_us, 0)) / 1e6);
+      const int64_t waited = std::max<int64_t>(state.clock().Wall() - row.submitted_us, 0);
+      waits_.Add(static_cast<double>(waited) / 1e6);
+      recent_.NoteStart(row.scheduling.team(), waited);
     }
-    if (row.preemptions > before.preemptions) preempted_ += row.preemptions - before.preemptions;
+    if (row.preemptions > before.preemptions) {
+      preempted_ += row.preemptions - before.preemptions;
+      recent_.NotePreemption(state, id, before.attempt);
+    }
     before = {row.attempt, row.preemptions};
   }
 }

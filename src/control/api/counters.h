@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "control/dashboard/recent.h"
 #include "control/state/state.h"
 
 namespace vrun::control {
@@ -40,6 +41,7 @@ class Counters {
   const std::map<v1::JobState, uint64_t>& ended() const { return ended_; }
   const auto& waits() const { return waits_; }
   const auto& passes() const { return passes_; }
+  const Recent& recent() const { return recent_; }
 
  private:
   struct Known {
@@ -50,6 +52,7 @@ class Counters {
   uint64_t submitted_ = 0;
   uint64_t preempted_ = 0;
   std::map<v1::JobState, uint64_t> ended_;
+  Recent recent_;
   // Seconds from the submission to the first placement, and of a pass of the scheduler.
   Histogram<12> waits_{{1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 21600, 86400, 604800}};
   Histogram<12> passes_{{0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30}};

@@ -1,73 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/api/metrics.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <tuple>
 #include <vector>
 
 #include "control/ops/ops.h"
+#include "http/metrics_page.h"
 
 namespace vrun::control {
 namespace {
 
-using Labels = std::vector<std::pair<std::string_view, std::string_view>>;
-
-class Page {
- public:
-  void Head(std::string_view name, std::string_view type, std::string_view help) {
-    name_ = name;
-    text_ += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
-  }
-  // Of the last head.
-  void Value(const Labels& labels, double value, std::string_view suffix = "") {
-    text_ += name_;
-    text_ += suffix;
-    if (!labels.empty()) text_ += '{';
-    for (size_t i = 0; i < labels.size(); ++i) {
-      text_ += fmt::format("{}{}=\"{}\"", i == 0 ? "" : ",", labels[i].first, Quoted(labels[i].second));
-    }
-    text_ += fmt::format("{} {}\n", labels.empty() ? "" : "}", value);
-  }
-  template <size_t kBounds>
-  void Of(const Histogram<kBounds>& histogram) {
-    uint64_t sum = 0;
-    for (size_t i = 0; i < kBounds; ++i) {
-      sum += histogram.counts[i];
-      Value({{"le", fmt::format("{}", histogram.bounds[i])}}, static_cast<double>(sum), "_bucket");
-    }
-    sum += histogram.counts[kBounds];
-    Value({{"le", "+Inf"}}, static_cast<double>(sum), "_bucket");
-    Value({}, histogram.sum, "_sum");
-    Value({}, static_cast<double>(sum), "_count");
-  }
-  std::string Take() { return std::move(text_); }
-
- private:
-  static std::string Quoted(std::string_view value) {
-    std::string out;
-    for (const char c : value) {
-      if (c == '\n') {
-        out += "\\n";
-        continue;
-      }
-      if (c == '"' || c == '\\') out += '\\';
-      out += c;
-    }
-    return out;
-  }
-
-  std::string_view name_;
-  std::string text_;
-};
+using Page = http::MetricsPage;
 
 std::string LowerState(v1::JobState state) {
   std::string name = v1::JobState_Name(state);
   std::transform(name.begin(), name.end(), name.begin(),
                  [](char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c); });
   return name;
+}
+
+template <size_t kBounds>
+void Of(const Histogram<kBounds>& histogram, Page* page) {
+  page->Distribution(histogram.bounds.data(), histogram.counts.data(), kBounds, histogram.sum);
 }
 
 void Jobs(const State& state, const Counters& counters, Page* page) {
@@ -97,9 +53,9 @@ void Jobs(const State& state, const Counters& counters, Page* page) {
   page->Head("vrun_preemptions_total", "counter", "Jobs that were stopped to make room for others.");
   page->Value({}, static_cast<double>(counters.preempted()));
   page->Head("vrun_job_wait_seconds", "histogram", "Time from a submission to the first placement.");
-  page->Of(counters.waits());
+  Of(counters.waits(), page);
   page->Head("vrun_sched_cycle_seconds", "histogram", "Time of a pass of the scheduler.");
-  page->Of(counters.passes());
+  Of(counters.passes(), page);
 }
 
 struct GpuCount {

@@ -196,7 +196,7 @@ Json OperationOf(const ApiRoute& route, std::set<const pb::Descriptor*>* used, J
   if (Json parameters = ParametersOf(route); !parameters.empty()) operation["parameters"] = std::move(parameters);
   if (Json body = BodyOf(route); !body.is_null()) operation["requestBody"] = std::move(body);
   Json schema = AnswerSchema(route, used, components);
-  const bool events = route.path.ends_with("/watch");
+  const bool events = route.events();
   Json content = {{events ? "text/event-stream" : "application/json", {{"schema", std::move(schema)}}}};
   if (events) content["text/event-stream"]["schema"] = {{"type", "string"}};
   Json answers = {{"200", {{"description", "OK"}, {"content", std::move(content)}}}};

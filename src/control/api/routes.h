@@ -32,7 +32,7 @@ enum class Shape { kPlain, kGpus, kProblems };
 struct ApiRoute {
   std::string_view method;   // "GET"
   std::string_view path;     // below the prefix
-  std::string_view call;     // of vrun.v1.Control: "List"; "": made by api.cc itself
+  std::string_view call;     // of vrun.v1.Control: "List"; or "People/WhoAmI"; "": made by own_routes.cc itself
   std::string_view request;  // message
   std::string_view reply;    // message
   std::string_view summary;
@@ -43,7 +43,8 @@ struct ApiRoute {
   std::string_view page_key = "";  // of an item: a number; the list is in descending order of it and comes in pages
   bool single = false;             // the answer is the one item that the filters leave; 404 without one
   Shape shape = Shape::kPlain;
-  bool changes() const { return method != "GET"; }  // needs a token that may write
+  bool changes() const { return method != "GET"; }                                    // needs a token that may write
+  bool events() const { return path.ends_with("/watch") || path.ends_with("/log"); }  // server-sent
 };
 
 std::span<const ApiRoute> ApiRoutes();

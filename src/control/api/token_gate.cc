@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "control/dashboard/sessions.h"
 
 namespace vrun::control {
 namespace {
@@ -45,16 +46,22 @@ Status TokenGate::Check(const std::string& token) const {
   return members_.Admit("home", known.user());
 }
 
+http::Response TokenGate::Refuse(const std::string& detail) {
+  if (!refused_.Take(kRefusedPerSecond, kRefusedBurst, MonotonicMicros())) return TooMany();
+  http::Response refusal = http::Problem(401, detail);
+  refusal.headers.emplace_back("WWW-Authenticate", "Bearer realm=\"vrun\"");
+  return refusal;
+}
+
 TokenGate::Verdict TokenGate::Admit(const http::Request& request, bool write) {
   const int64_t now = MonotonicMicros();
   Verdict verdict;
   const auto refuse = [&](int status, const std::string& detail) {
-    verdict.refusal = http::Problem(status, detail);
-    if (status == 401) verdict.refusal.headers.emplace_back("WWW-Authenticate", "Bearer realm=\"vrun\"");
-    if (status == 401 && !refused_.Take(kRefusedPerSecond, kRefusedBurst, now)) verdict.refusal = TooMany();
+    verdict.refusal = status == 401 ? Refuse(detail) : http::Problem(status, detail);
     return verdict;
   };
   std::string text = TokenOf(request);
+  if (text.empty()) text = SessionToken(request);
   if (text.empty()) return refuse(401, "send a token: \"Authorization: Bearer TOKEN\"; `vctl token create` makes one");
   const auto token = tokens_.Check(text, WallMicros());
   if (!token) return refuse(401, token.error().message());
@@ -69,6 +76,7 @@ TokenGate::Verdict TokenGate::Admit(const http::Request& request, bool write) {
   if (write && !token->write()) return refuse(403, "the token may only read: make one with --scope write");
   verdict.caller.peer = {"home", token->user(), request.address + " token " + token->name()};
   verdict.caller.token = std::move(text);
+  verdict.caller.name = token->name();
   verdict.admitted = true;
   return verdict;
 }

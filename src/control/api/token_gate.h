@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who sends a request to the API: looks at its token, and limits how many requests one token makes.
+// Who sends a request to the API: looks at its token, in a header or as a session (dashboard/sessions.h), and limits
+// how many requests one token makes.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,7 @@ class TokenGate {
   struct Caller {
     rpc::Peer peer;     // the home of the token's user
     std::string token;  // its text, for Check
+    std::string name;   // of the token
   };
   // Any thread. Whether the token is still good and its user still a member.
   Status Check(const std::string& token) const;
@@ -32,6 +34,8 @@ class TokenGate {
     http::Response refusal;
   };
   Verdict Admit(const http::Request& request, bool write);
+  // The answer to a request that proves nothing; 429 if there are too many such.
+  http::Response Refuse(const std::string& detail);
 
  private:
   // A bucket of requests that fills again.

@@ -34,6 +34,9 @@ Status CheckGpuNeeds(const v1::Resources& r) {
   if ((r.gpus() > 0) + (r.gpu_milli() > 0) + !r.mig_profile().empty() > 1) {
     return Refused("whole GPUs, a share of one and a MIG instance exclude each other: ask for one of them");
   }
+  if (r.gpus() > static_cast<uint32_t>(core::kMaxGpus)) {
+    return Refused("a pod gets " + std::to_string(core::kMaxGpus) + " GPUs at most: take several nodes with -N");
+  }
   if (r.gpu_milli() >= kWholeMilli) return Refused("a share of a GPU is less than one: ask for a whole GPU");
   if (r.gpu_burst_milli() > 0 && (r.gpu_milli() == 0 || r.gpu_burst_milli() <= r.gpu_milli() ||
                                   r.gpu_burst_milli() > kWholeMilli || r.gpu_sharing() == v1::GPU_TIME_SLICE)) {

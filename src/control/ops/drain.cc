@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "control/ops/ops.h"
-#include "control/state/wishes.h"
+#include "control/ops/wishes.h"
 
 namespace vrun::control {
 

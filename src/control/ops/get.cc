@@ -26,6 +26,7 @@ Result<v1::GetReply> Get(State& state, const rpc::Peer& peer, const v1::GetReque
   if (state.Shows(viewer, *job)) {
     VRUN_TRY(state.AddAttempts(job->id, reply.mutable_info()->mutable_attempts()));
     VRUN_TRY(state.SumGpuUse(job->id, reply.mutable_info()));
+    VRUN_TRY(state.SumCost(job->id, reply.mutable_info()));
   }
   const Result<v1::SubmitRequest> submitted = state.RequestOf(*job);
   const bool serves = peer.role == "snapshots" && submitted && submitted->spec().away();

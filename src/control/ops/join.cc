@@ -66,7 +66,8 @@ Result<v1::JoinReply> Join(const people::Members& members, const Authority& auth
 }
 
 Result<v1::RenewReply> Renew(const people::Members& members, const Authority& authority,
-                             const v1::RenewRequest& request) {
+                             const v1::RenewRequest& request,
+                             const std::function<Status(const std::string& home)>& may) {
   if (authority.directory.empty()) {
     return Error(Code::kUnsupported, "this controller cannot make certificates: it was started without --authority");
   }
@@ -75,6 +76,7 @@ Result<v1::RenewReply> Renew(const people::Members& members, const Authority& au
   if (holder.role != "home" && holder.role != "node") {
     return Error(Code::kDenied, "certificates of the role " + holder.role + " are made by hand");
   }
+  if (may && holder.role == "home") VRUN_TRY(may(holder.name));
   if (holder.seconds_left < -kRenewedSeconds) {
     return Error(Code::kDenied,
                  "the certificate of " + holder.name + " ended more than 30 days ago: ask for a new token");

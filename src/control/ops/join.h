@@ -2,6 +2,7 @@
 // /vrun.v1.People/Join and Renew at the controller: a token becomes a certificate, and that another one.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "base/result.h"
@@ -26,9 +27,10 @@ struct Authority {
 Result<v1::JoinReply> Join(const people::Members& members, const Authority& authority, const v1::JoinRequest& request,
                            const std::string& address, int64_t now_us);
 // Another certificate for the name and the key of an old one, which may have ended. kDenied: the caller has not its
-// key, or was shut out. Any thread; blocks likewise.
+// key, or was shut out, or `may` refuses his name. Any thread; blocks likewise.
 Result<v1::RenewReply> Renew(const people::Members& members, const Authority& authority,
-                             const v1::RenewRequest& request);
+                             const v1::RenewRequest& request,
+                             const std::function<Status(const std::string& home)>& may = nullptr);
 
 // Whether a node may join this pool and offer so many GPUs: what its token was bound to.
 Status CheckBounds(const people::Members& members, const std::string& node, const std::string& pool, int64_t gpus);

@@ -2,7 +2,7 @@
 // Maintain: announces, changes or ends a time in which nodes are out of service, and lists all that are not over.
 #include "base/clock.h"
 #include "control/ops/ops.h"
-#include "control/state/wishes.h"
+#include "control/ops/wishes.h"
 
 namespace vrun::control {
 

@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "control/state/state.h"
 #include "proto/control.pb.h"
+#include "proto/usage.pb.h"
 #include "proto/vault.pb.h"
 #include "rpc/rpc.h"
 
@@ -27,6 +28,9 @@ Result<v1::ChangeReply> Change(State& state, const rpc::Peer& peer, const v1::Ch
 Result<v1::NodesReply> Drain(State& state, const rpc::Peer& peer, const v1::DrainNodes& request);
 Result<v1::WhoAmIReply> WhoAmI(State& state, const rpc::Peer& peer, const v1::WhoAmIRequest& request);
 Result<v1::MaintenanceList> Maintain(State& state, const rpc::Peer& peer, const v1::SetMaintenance& request);
+Result<v1::UsageReport> Usage(State& state, const rpc::Peer& peer, const v1::UsageRequest& request);
+Result<v1::PriceList> ListPrices(State& state, const rpc::Peer& peer, const v1::PricesRequest& request);
+Result<v1::BudgetList> Budgets(State& state, const rpc::Peer& peer, const v1::BudgetsRequest& request);
 void AddPlacement(State& state, v1::SubmitReply* reply);
 
 // Messages of a node. The node's name comes from its certificate.

@@ -7,8 +7,9 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "control/gpus/gpu_needs.h"
+#include "control/needs/default_memory.h"
 #include "control/ops/ops.h"
-#include "control/state/wishes.h"
+#include "control/ops/wishes.h"
 
 namespace vrun::control {
 namespace {
@@ -58,6 +59,9 @@ Status CheckScheduling(const v1::Scheduling& scheduling) {
   if (scheduling.signal() < 0 || scheduling.signal() > 64) return Error(Code::kInvalid, "submit: not a signal");
   if (scheduling.team().size() > kMaxNameBytes) {
     return Error(Code::kInvalid, "submit: the name of the team is too long: correct --account");
+  }
+  if (scheduling.project().size() > kMaxNameBytes) {
+    return Error(Code::kInvalid, "submit: the name of the project is too long: correct --project");
   }
   if (!v1::JobClass_IsValid(scheduling.class_())) {
     return Error(Code::kUnsupported, "submit: this controller does not know the class: choose another");
@@ -153,6 +157,7 @@ Result<v1::Array> ElementsOf(const v1::SubmitRequest& request) {
 void AddPlacement(State& state, v1::SubmitReply* reply) {
   auto it = state.jobs().find(reply->job());
   reply->set_deadline(state.DeadlineOf(reply->job()));
+  if (it != state.jobs().end()) reply->set_warning(state.BudgetWarning(it->second.scheduling.team()));
   if (it == state.jobs().end() || !state.IsPlaced(it->second)) return;
   if (auto placement = state.PlacementOf(it->second, 0)) *reply->mutable_placement() = *std::move(placement);
 }
@@ -192,6 +197,7 @@ Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::Su
     job.needs.sharers = SharersOf(team ? "team " + job.scheduling.team() : "user " + job.user);
   }
   VRUN_TRY(CheckWishes(state, &job));
+  if (job.needs.memory_bytes == 0) job.needs.memory_bytes = DefaultMemory(state.SizesOf(job.pool), job.needs);
   VRUN_TRY(CheckFeasible(state.scheduler(), job));
   job.name = request.spec().name();
   if (request.test_only()) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <set>
 
 #include "base/clock.h"
 #include "base/escape.h"
@@ -86,6 +87,17 @@ Room TotalOf(const core::NodeRoom& r, const Needs& needs) {
   return {whole, r.spec->milli_cpus, r.spec->memory_bytes, HasType(r, needs), PodsByGpus(needs, r, true)};
 }
 
+// ", but a100, h100"; "" if there are none.
+std::string TypesOf(const std::vector<core::NodeRoom>& nodes) {
+  std::set<std::string> types;
+  for (const core::NodeRoom& node : nodes) {
+    if (!node.spec->gpu_type.empty()) types.insert(Escape(node.spec->gpu_type));
+  }
+  std::string text;
+  for (const std::string& type : types) text += (text.empty() ? ", but " : ", ") + type;
+  return text;
+}
+
 // "needs 2 cores; the best node of pool local has 1 core free": the first resource of which no node has enough.
 // `nodes`: those that it may use, all of them with `empty` as if nothing ran there.
 std::string Lacking(const Needs& needs, const std::vector<core::NodeRoom>& nodes, bool empty,
@@ -104,14 +116,21 @@ std::string Lacking(const Needs& needs, const std::vector<core::NodeRoom>& nodes
     best.memory_bytes = std::max(best.memory_bytes, r.memory_bytes);
   }
   const std::string gpus = needs.gpus > 0 ? Gpus(needs.gpus * core::kMilli, needs.gpu_type) : GpuText(needs);
-  if (WantsGpus(needs) && !any_type) return "needs " + gpus + "; no node of " + where + " that is up has that type";
+  if (WantsGpus(needs) && !any_type) {
+    return "needs " + gpus + "; no node of " + where + " that is up has that type" + TypesOf(nodes);
+  }
   auto text = [&](const std::string& need, const std::string& has) {
     return "needs " + need + "; the " + best_node + " of " + where + " has " + has + end;
   };
   if (WantsGpus(needs) && !any_gpu) {
     if (std::string why = WhyNoGpu(needs, of_type, empty); !why.empty()) return why + " (" + where + ")";
-    const bool cut = std::any_of(of_type.begin(), of_type.end(), [](const auto& n) { return n.spec->mig_gpus != 0; });
-    return text(gpus, std::to_string(best.gpus)) + (cut ? "; others are in MIG mode and only given in instances" : "");
+    const auto any = [&](auto has) {
+      return std::any_of(of_type.begin(), of_type.end(), [&](const core::NodeRoom& n) { return has(*n.spec); });
+    };
+    const bool cut = any([](const core::NodeSpec& n) { return (n.mig_gpus & ~n.bad_gpus) != 0; });
+    const bool bad = any([](const core::NodeSpec& n) { return n.bad_gpus != 0; });
+    return text(gpus, std::to_string(best.gpus)) + (cut ? "; others are in MIG mode and only given in instances" : "") +
+           (bad ? "; others are out of service: see `vctl gpus`" : "");
   }
   if (best.milli_cpus < needs.milli_cpus) return text(Cores(needs.milli_cpus), Cores(best.milli_cpus));
   if (best.memory_bytes < needs.memory_bytes) {

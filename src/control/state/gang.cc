@@ -171,6 +171,8 @@ bool RunsAgain(const JobRow& job) {
       return job.failed_starts + 1 < kMostFailedStarts && (job.state == v1::STARTING || job.scheduling.requeue() ||
                                                            std::none_of(job.pods.begin(), job.pods.end(), HasRun));
     case Ending::kPodLost:
+      // It ended before it was told to: home takes that for the end of the job.
+      if (!IsGang(job) && !job.pods.empty() && !job.pods[0].exit.empty() && !WasPreempted(job)) return false;
       return job.scheduling.requeue() || (IsGang(job) && job.state == v1::STARTING) ||
              RuleFor(job.scheduling, "node") >= 0;
     case Ending::kFailed:

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <iterator>
 
 #include "base/config.h"
 #include "base/escape.h"
 #include "base/files.h"
+#include "base/time/calendar.h"
 #include "sched/share/weights.h"
 
 // toml++ returns parse errors instead of throwing, and without its printing code.
@@ -27,12 +29,6 @@ constexpr size_t kMostBytes = 1u << 20;
 constexpr size_t kMostTopologyBytes = 64u << 20;
 constexpr int64_t kMostGpus = 10'000'000;
 constexpr std::string_view kClasses[] = {"scavenger", "experiment", "training", "production", "inference"};
-
-bool Lists(const std::vector<std::string>& list, const std::string& user) {
-  const std::string person = Person(user);
-  return std::any_of(list.begin(), list.end(),
-                     [&](const std::string& one) { return one == user || one == person || one == "*"; });
-}
 
 std::optional<double> Number(const toml::node& node) {
   if (auto whole = node.value_exact<int64_t>()) return static_cast<double>(*whole);
@@ -59,8 +55,12 @@ class Reader {
         VRUN_TRY(ReadPrices(*node.as_table()));
       } else if (key.str() == "gpus" && node.is_table()) {
         VRUN_TRY(ReadGpus(*node.as_table()));
+      } else if (key.str() == "money" && node.is_table()) {
+        VRUN_TRY(ReadMoney(*node.as_table()));
       } else if (key.str() == "bounds" && node.is_table()) {
         VRUN_TRY(ReadBounds(*node.as_table()));
+      } else if (key.str() == "oidc" && node.is_table()) {
+        VRUN_TRY(ReadOidc(*node.as_table()));
       } else if (key.str() == "admins" || key.str() == "operators") {
         auto& list = key.str() == "admins" ? config_.admins : config_.operators;
         list.emplace();
@@ -78,7 +78,7 @@ class Reader {
         return At(key.source(),
                   "unknown section or setting " + Escape(key.str()) +
                       ": known are admins, operators, visibility, commands, max_class, topology, [weights], [price], "
-                      "[gpus], [bounds] and [team.NAME]");
+                      "[money], [gpus], [bounds], [oidc] and [team.NAME]");
       }
     }
     return std::move(config_);
@@ -152,6 +152,42 @@ class Reader {
     return {};
   }
 
+  Status ReadOidc(const toml::table& table) {
+    oidc::Settings& oidc = config_.oidc;
+    const std::pair<std::string_view, std::string*> texts[] = {{"issuer", &oidc.issuer},
+                                                               {"client_id", &oidc.client_id},
+                                                               {"scopes", &oidc.scopes},
+                                                               {"user_claim", &oidc.user_claim},
+                                                               {"groups_claim", &oidc.groups_claim},
+                                                               {"domain", &oidc.domain},
+                                                               {"ca", &oidc.ca},
+                                                               {"snapshots", &oidc.snapshots}};
+    for (auto&& [key, node] : table) {
+      const std::string what = "oidc." + Escape(key.str()) + ": expected ";
+      const auto text =
+          std::find_if(std::begin(texts), std::end(texts), [&](const auto& t) { return t.first == key.str(); });
+      if (text != std::end(texts)) {
+        *text->second = node.value_exact<std::string>().value_or("");
+        if (text->second->empty()) return At(node.source(), what + "a text");
+      } else if (key.str() == "allow_groups") {
+        if (!ReadNames(node, &oidc.allow)) return At(node.source(), what + "a list of names");
+      } else if (key.str() == "login_days") {
+        const auto days = node.value_exact<int64_t>();
+        if (!days || *days < 0 || *days > 3660) return At(node.source(), what + "a number from 0 to 3660");
+        oidc.login_seconds = *days * 86400;
+      } else {
+        return At(key.source(), "unknown setting oidc." + Escape(key.str()) +
+                                    ": known are issuer, client_id, scopes, user_claim, domain, groups_claim, "
+                                    "allow_groups, ca, snapshots and login_days");
+      }
+    }
+    if (oidc.issuer.empty() || oidc.client_id.empty())
+      return At(table.source(), "oidc: issuer and client_id are missing");
+    if (Status url = oidc::CheckUrl(oidc.issuer); !url)
+      return At(table.source(), "oidc.issuer: " + url.error().message());
+    return {};
+  }
+
   Status ReadPrices(const toml::table& prices) {
     for (auto&& [type, node] : prices) {
       const auto price = Number(node);
@@ -204,6 +240,102 @@ class Reader {
     return true;
   }
 
+  // { gpu_hours = 500, money = 900, warn_percent = 80, stop_percent = 100 }
+  static bool ReadMonth(const toml::node& node, MonthlyBudget* budget) {
+    if (!node.is_table()) return false;
+    for (auto&& [key, value] : *node.as_table()) {
+      const auto number = Number(value);
+      const auto percent = value.value_exact<int64_t>();
+      if (!number || !(*number > 0 && *number <= 1e9)) return false;
+      if (key.str() == "gpu_hours") {
+        budget->gpu_ms = std::llround(*number * 3.6e6);
+      } else if (key.str() == "money") {
+        budget->money_micros = std::llround(*number * 1e6);
+      } else if ((key.str() == "warn_percent" || key.str() == "stop_percent") && percent && *percent <= 1000) {
+        (key.str() == "warn_percent" ? budget->warn_percent : budget->stop_percent) = static_cast<uint32_t>(*percent);
+      } else {
+        return false;
+      }
+    }
+    return budget->any();
+  }
+
+  Status ReadMoney(const toml::table& money) {
+    for (auto&& [key, node] : money) {
+      if (key.str() == "currency") {
+        config_.prices.currency = node.value_exact<std::string>().value_or("");
+        const std::string& word = config_.prices.currency;
+        if (word.empty() || word.size() > 8 || word.find_first_of("\"<>&\n") != word.npos) {
+          return At(node.source(), "money.currency: expected a short word, as in \"EUR\"");
+        }
+      } else if (key.str() == "price" && node.is_array()) {
+        for (const toml::node& price : *node.as_array()) {
+          if (!price.is_table()) return At(price.source(), "money.price: write it as a section [[money.price]]");
+          VRUN_TRY(ReadPrice(*price.as_table()));
+        }
+      } else {
+        return At(key.source(),
+                  "unknown setting money." + Escape(key.str()) + ": known are currency and sections [[money.price]]");
+      }
+    }
+    if (!config_.prices.rules.empty() && config_.prices.currency.empty()) {
+      return At(money.source(), "money: there are prices, but no currency: write currency = \"EUR\"");
+    }
+    return {};
+  }
+
+  static std::optional<int64_t> Amount(const toml::node& node) {
+    const auto number = Number(node);
+    if (!number || !(*number >= 0 && *number <= 1e6)) return std::nullopt;
+    return std::llround(*number * 1e6);
+  }
+
+  // One section has a rule for each GPU type, and one for processors.
+  Status ReadPrice(const toml::table& table) {
+    PriceRule common;
+    std::vector<PriceRule> rules;
+    for (auto&& [key, node] : table) {
+      const auto bad = [&](const char* form) {
+        return At(node.source(), "money.price: " + Escape(key.str()) + ": expected " + form);
+      };
+      if (key.str() == "from") {
+        const auto date = node.value_exact<toml::date>();
+        char text[32] = "";
+        if (date) std::snprintf(text, sizeof text, "%04d-%02d-%02d", int{date->year}, int{date->month}, int{date->day});
+        const auto day = ParseDay(date ? text : node.value_exact<std::string>().value_or(""));
+        if (!day) return bad("a day, as in 2026-01-31");
+        common.from_us = *day;
+      } else if (key.str() == "pool") {
+        common.pool = node.value_exact<std::string>().value_or("");
+        if (common.pool.empty()) return bad("the name of a pool");
+      } else if (key.str() == "cpu_hour") {
+        const auto amount = Amount(node);
+        if (!amount) return bad("an amount from 0 to 1000000");
+        rules.emplace_back().cpu_hour_micros = amount;
+      } else if (key.str() == "gpu_hour") {
+        constexpr const char* kForm = "amounts from 0 to 1000000 by GPU type, as in { h100 = 2.5, \"\" = 1.0 }";
+        if (!node.is_table()) return bad(kForm);
+        for (auto&& [type, value] : *node.as_table()) {
+          const auto amount = Amount(value);
+          if (!amount) return bad(kForm);
+          PriceRule& rule = rules.emplace_back();
+          rule.gpu_type = type.str();
+          rule.gpu_hour_micros = amount;
+        }
+      } else {
+        return At(key.source(), "unknown setting of money.price: " + Escape(key.str()) +
+                                    ": known are from, pool, gpu_hour and cpu_hour");
+      }
+    }
+    if (rules.empty()) return At(table.source(), "money.price: it needs gpu_hour or cpu_hour");
+    for (PriceRule& rule : rules) {
+      rule.from_us = common.from_us;
+      rule.pool = common.pool;
+      config_.prices.rules.push_back(std::move(rule));
+    }
+    return {};
+  }
+
   Status ReadTeams(const toml::table& teams) {
     // The parsed table has lost the order of the file, which matters because a parent stands before its children.
     std::vector<std::pair<toml::source_position, std::string>> order;
@@ -245,13 +377,18 @@ class Reader {
         if (!ReadBudget(node, &team.spec.budget)) {
           return bad("GPU time for a period, as in { gpu_hours = 500, days = 30, burst = 1000 }");
         }
+      } else if (k == "month") {
+        if (!ReadMonth(node, &team.month)) {
+          return bad("as in { gpu_hours = 500, money = 900, warn_percent = 80, stop_percent = 100 }");
+        }
       } else if (k == "guarantee" || k == "limit") {
         if (!node.is_table() || !ReadGpus(*node.as_table(), k == "limit", &quotas)) {
           return bad("GPUs by type, as in { h100 = 8, \"\" = 16 }");
         }
       } else {
         return At(key.source(), what + "unknown setting " + Escape(k) +
-                                    ": known are parent, weight, users, leads, max_class, guarantee, limit and budget");
+                                    ": known are parent, weight, users, leads, max_class, guarantee, limit, budget and "
+                                    "month");
       }
     }
     for (const sched::core::Quota& q : quotas) {
@@ -296,6 +433,14 @@ std::string_view JobClassName(v1::JobClass klass) {
 }
 
 std::string Person(const std::string& user) { return user.substr(0, user.find('@')); }
+
+bool SchedulerConfig::Lists(const std::vector<std::string>& list, const std::string& user) const {
+  const std::string person = Person(user);
+  return std::any_of(list.begin(), list.end(), [&](const std::string& one) {
+    if (one.size() > 1 && one[0] == '@') return in_group && in_group(user, one.substr(1));
+    return one == user || one == person || one == "*";
+  });
+}
 
 bool SchedulerConfig::ListsPeople() const {
   return std::any_of(teams.begin(), teams.end(), [](const TeamConfig& t) { return t.has_users; });
@@ -404,8 +549,14 @@ Result<SchedulerConfig> ReadSchedulerConfig(const std::string& path) {
   if (!text && text.error().code() == Code::kNotFound) return SchedulerConfig();
   if (!text) return std::move(text).error().With("scheduler's configuration");
   VRUN_ASSIGN(SchedulerConfig config, ParseSchedulerConfig(*text, path));
+  const std::string beside = path.substr(0, path.rfind('/') + 1);
+  if (!config.oidc.ca.empty()) {
+    auto ca = ReadFile(config.oidc.ca[0] == '/' ? config.oidc.ca : beside + config.oidc.ca, kMostBytes);
+    if (!ca) return std::move(ca).error().With(Escape(path) + ": oidc.ca");
+    config.oidc.ca = *std::move(ca);
+  }
   if (config.topology.empty()) return config;
-  if (config.topology[0] != '/') config.topology.insert(0, path.substr(0, path.rfind('/') + 1));
+  if (config.topology[0] != '/') config.topology.insert(0, beside);
   auto topology = ReadFile(config.topology, kMostTopologyBytes);
   if (!topology) return std::move(topology).error().With(Escape(path) + ": topology");
   VRUN_ASSIGN(config.places, ParseTopology(*topology, config.topology));

@@ -23,6 +23,14 @@
 //   drain_percent = 10            # at most this part of a pool's nodes, or one node, is taken out of service in
 //   drain_minutes = 10            # so many minutes because of what nodes report about their GPUs (gpus/health.h)
 //
+//   [money]
+//   currency = "EUR"
+//   [[money.price]]               # as often as needed. A new price is a new section with a later date: the past keeps
+//   from = 2026-01-01             # its prices. Begins on this day (UTC); absent: from the beginning
+//   pool = "big"                  # absent: pools that have no section of their own
+//   gpu_hour = { h100 = 2.5, "" = 1.0 }  # of a whole GPU by type; "" is every other type
+//   cpu_hour = 0.01               # of a processor
+//
 //   [team.lab]
 //   guarantee = { "" = 8 }        # GPUs that the team can take back from borrowers; "" is all types together
 //   limit = { h100 = 4, "" = 12 } # GPUs that the team never exceeds
@@ -36,7 +44,23 @@
 //   leads = ["anna"]              # who may also cancel, hold and requeue its jobs and those of teams below it, and
 //                                 # sees them
 //   max_class = "production"      # the highest class of its jobs
-//   budget = { gpu_hours = 500, days = 30, burst = 1000 }  # of GPUs with price 1; burst: how much may be saved up
+//   budget = { gpu_hours = 500, days = 30, burst = 1000 }  # of GPUs with price 1; burst: how much may be saved up.
+//                                 # Beyond it jobs of the team are scavengers
+//   month = { gpu_hours = 500, money = 900, warn_percent = 80, stop_percent = 100 }  # of each calendar month (UTC).
+//                                 # From 80 % (the default) on people are warned, from 100 % on nothing of the team and
+//                                 # of teams below it starts (default: never). gpu_hours or money, or both
+//
+//   [oidc]                        # people log in by this identity provider (oidc/settings.h)
+//   issuer = "https://id.example.org"
+//   client_id = "vrun-cluster"    # a public client with the device flow, of this cluster alone
+//   scopes = "openid profile groups"   # default: openid profile
+//   user_claim = "email"          # default: preferred_username
+//   domain = "example.org"        # of the user claim, if that is an address
+//   groups_claim = "groups"       # "@GROUP" in lists of users, leads, admins and operators is whoever is in it
+//   allow_groups = ["gpu-users"]  # only their members log in; default: everybody whom the provider knows
+//   ca = "id.pem"                 # authority of the provider's certificate; beside this file
+//   snapshots = "HOST:7421"       # the cluster's snapshot store, for machines that log in
+//   login_days = 30               # after so long people have to log in again; 0: never
 //
 //   [bounds]                      # of each user; 0: none (access/bounds.h)
 //   jobs = 50000                  # that have not ended
@@ -48,6 +72,7 @@
 // that are not in the file have weight 1 and no bounds. If the file has teams, no other team may be named.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -58,7 +83,10 @@
 #include "control/access/access.h"
 #include "control/access/bounds.h"
 #include "control/gpus/health.h"
+#include "control/money/budgets.h"
+#include "control/money/prices.h"
 #include "control/places/topology_file.h"
+#include "oidc/settings.h"
 #include "proto/common.pb.h"
 #include "sched/core.h"
 
@@ -70,6 +98,7 @@ struct TeamConfig {
   bool has_users = false;          // there is a list
   std::vector<std::string> leads;
   std::optional<v1::JobClass> max_class;
+  MonthlyBudget month;
 };
 
 struct SchedulerConfig {
@@ -92,6 +121,11 @@ struct SchedulerConfig {
   NodePlaces places;                            // what it says
   bool teams_share_gpus = false;
   HealthLimits health;
+  Prices prices;
+  oidc::Settings oidc;
+  // Whether this user (a certificate name) has logged in as a member of this group. Not from the file; kept by
+  // State::Configure. Null: nobody has.
+  std::function<bool(const std::string& user, const std::string& group)> in_group;
 
   // Of a user (a certificate name) as the lists say; kLead: of some team. `by_hand`: his certificate was made by hand.
   Role RoleOf(const std::string& user, bool by_hand) const;
@@ -110,9 +144,11 @@ struct SchedulerConfig {
   // The team of a job of `user` (a certificate name) that names the team `asked` ("": none). kNotFound, kDenied.
   Result<std::string> TeamFor(const std::string& user, const std::string& asked, v1::JobClass klass) const;
 
+  const TeamConfig* FindTeam(const std::string& name) const;  // null: there is none
+
  private:
   bool ListsPeople() const;  // some team does
-  const TeamConfig* FindTeam(const std::string& name) const;
+  bool Lists(const std::vector<std::string>& list, const std::string& user) const;
   bool MaySubmit(const std::string& user, const TeamConfig& team) const;
 };
 

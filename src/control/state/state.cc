@@ -50,6 +50,7 @@ Status State::Load() {
   for (MaintenanceRow& window : windows) maintenance_[window.name] = std::move(window);
   stops_.clear();
   std::map<std::string, Node> before = std::exchange(nodes_, {});
+  sizes_.clear();
   jobs_.clear();
   taken_.clear();
   outbox_ = {};
@@ -81,6 +82,7 @@ Status State::Load() {
     LimitStart(job);
     VRUN_TRY(Know(std::move(job)));
   }
+  VRUN_TRY(LoadAccounting());
   return LoadScheduler(false);
 }
 
@@ -96,6 +98,9 @@ std::vector<std::string> State::Pools() const {
 }
 
 Result<uint64_t> State::Add(JobRow job) {
+  // An element waits since its array was submitted.
+  job.waits_since_us = AccountingNow();
+  if (job.array != 0) job.waits_since_us = std::min(job.waits_since_us, OnAccountingClock(job.submitted_us));
   VRUN_ASSIGN(job.id, store_->InsertJob(job));
   const uint64_t id = job.id;
   outbox_.pools.insert(job.pool);
@@ -155,6 +160,7 @@ Status State::End(uint64_t id, v1::JobState state, const std::string& reason) {
     job.reason += (reason.empty() ? "" : "; ") + job.gpu_fault;
   }
   stragglers_.erase(id);
+  VRUN_TRY(AccountEnd(job, state));
   VRUN_TRY(Save(job));
   if (!job.pods.empty()) VRUN_TRY(SaveAttempt(job, state, 0, job.ended_us, reason));
   outbox_.pools.insert(job.pool);
@@ -227,10 +233,23 @@ Status State::Release(const JobRow& ended) {
 Status State::PutNode(const NodeRow& row) {
   Node& node = nodes_[row.name];
   node.row = row;
+  sizes_.clear();
   VRUN_TRY(store_->PutNode(row));
   outbox_.pools.insert(row.pool);
   FeedNode(node);
   return {};
+}
+
+const std::vector<NodeSize>& State::SizesOf(const std::string& pool) {
+  if (sizes_.empty()) {
+    for (const auto& [name, node] : nodes_) {
+      if (node.row.lost) continue;
+      std::vector<NodeSize>& of_pool = sizes_[node.row.pool];
+      NodeSize size = SizeOf(node.row);
+      if (std::find(of_pool.begin(), of_pool.end(), size) == of_pool.end()) of_pool.push_back(std::move(size));
+    }
+  }
+  return sizes_[pool];
 }
 
 void State::FeedNode(const Node& node) {
@@ -250,6 +269,7 @@ void State::Suspect(const std::string& name, bool suspect) {
 Status State::LoseNode(const std::string& name, const std::string& reason) {
   Node& node = nodes_.at(name);
   node.row.lost = true;
+  sizes_.clear();
   node.connected = false;
   outbox_.pools.insert(node.row.pool);
   VRUN_TRY(store_->PutNode(node.row));

@@ -40,6 +40,9 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "control/access/access.h"
+#include "control/money/amounts.h"
+#include "control/money/usage_sums.h"
+#include "control/needs/default_memory.h"
 #include "control/state/explain.h"
 #include "control/state/gang.h"
 #include "control/state/scheduler.h"
@@ -118,6 +121,7 @@ struct Settings {
   int64_t start_micros = 120'000'000;  // all pods of a gang are ready this long after the first one
   // Whether the home of this name has its certificate by a token. Null: none has.
   std::function<bool(const std::string&)> joined = nullptr;
+  std::string boot_id = {};  // of this host: another one after each of its starts
 };
 
 class State {
@@ -220,6 +224,8 @@ class State {
   Status Saved(const std::string& node, const v1::JobWord& word);
   // Nothing starts on the node until it is resumed.
   Status Drain(const std::string& node, bool drain, const std::string& reason);
+  // How large the nodes of the pool are that are not lost, each size once. Valid until a node registers or is lost.
+  const std::vector<NodeSize>& SizesOf(const std::string& pool);
   // What the node says about itself, completed by the configuration.
   v1::NodeFacts FactsOf(const NodeRow& node) const;
   // Replaces a window of this name.
@@ -239,6 +245,16 @@ class State {
   Status SumGpuUse(uint64_t id, v1::JobInfo* info);
   // Decides what follows from row->facts and the node's wish to drain. `fresh`: it joins for the first time.
   void JudgeHealth(NodeRow* row, const std::string& drain, bool fresh);
+
+  // --- accounting (money/state_money.cc) ---
+  // What the viewer may see of who has used what. kInvalid: a request that makes no sense.
+  Status SumUsage(const std::string& viewer, const v1::UsageRequest& request, v1::UsageReport* report);
+  // What all attempts of a job have cost.
+  Status SumCost(uint64_t id, v1::JobInfo* info);
+  // The budgets of the teams that the viewer sees.
+  void AddBudgets(const std::string& viewer, google::protobuf::RepeatedPtrField<v1::Budget>* to) const;
+  // For people; "": there is enough left.
+  std::string BudgetWarning(const std::string& team) const;
 
   // --- who asks (people/state_people.cc); users are certificate names ---
   Role RoleOf(const std::string& user) const;
@@ -313,6 +329,33 @@ class State {
   Status SaveAttempt(const JobRow& job, v1::JobState state, int64_t placed_us, int64_t ended_us,
                      const std::string& reason = "");
 
+  // --- accounting (money/state_money.cc) ---
+  Status LoadAccounting();
+  // Call in each transaction, and every few seconds.
+  Status Account();
+  Status SaveAccounting();
+  int64_t AccountingNow() const;
+  int64_t OnAccountingClock(int64_t wall) const;
+  Status FollowClock();
+  void BeginInterval(PodRow* pod);
+  // `end`, `lost`: of the pod, on the clock of the accounting; microseconds. Stores the pod. Nothing if it has no room.
+  Status CloseInterval(JobRow& job, PodRow& pod, IntervalEnd ended, int64_t end, int64_t lost);
+  Status CloseIntervals(JobRow& job, IntervalEnd ended, int64_t lost);  // of all pods
+  // The attempt has given up its room: with this end, or to wait again with `lost` run time to repeat.
+  Status AccountEnd(JobRow& job, v1::JobState state);
+  Status AccountRequeue(JobRow& job, v1::JobState state, int64_t lost);
+  // A pod without which the job goes on.
+  Status AccountLeft(JobRow& job, PodRow& pod);
+  Holder HolderOf(const JobRow& job, const PodRow& pod) const;
+  IntervalRow IntervalOf(const JobRow& job, const PodRow& pod, int64_t end) const;
+  std::optional<int64_t> EndOnNode(const PodRow& pod) const;
+  template <typename Each>
+  void EachHeld(Each each) const;  // of pods that have room now: until now
+  Seen SeenBy(const std::string& viewer, const Holder& holder) const;
+  // `tell`: jobs that may not start any more, or may start again, are fed to the scheduler.
+  Status JudgeBudgets(bool tell);
+  const v1::Budget* StoppedBy(const std::string& team) const;  // null: its jobs may start
+
   Status HeedNow(const std::string& node, const v1::GpuReport& report);
   Status Fault(const std::string& node, const v1::GpuReport::Fault& fault);
 
@@ -370,7 +413,7 @@ class State {
   // Ends what can no longer start, and whatever can no longer start because of that.
   Status CarryConsequences();
   // Nothing of this kind blocks it any more.
-  void Unblock(const JobRow& job);
+  Status Unblock(const JobRow& job);
   Status NoteStarts();
   // Lets the next job of this user and name start.
   Status PassTurn(const JobRow& ended);
@@ -462,12 +505,20 @@ class State {
   };
   std::map<uint64_t, StartLimit> start_limits_;
   std::map<std::string, Node> nodes_;
+  std::map<std::string, std::vector<NodeSize>> sizes_;  // of nodes_, by pool; empty: must be made anew
   struct Taken {
     uint64_t jobs = 0;
     uint64_t bytes = 0;
   };
   std::map<std::string, Taken> taken_;  // by unfinished jobs, by person
   std::map<std::string, MaintenanceRow> maintenance_;
+  AccountingClock accounting_;                 // at the start, or when the clock was set
+  bool accounted_ = false;                     // since it was stored
+  int64_t stepped_since_ = 0;                  // the wall clock has differed from it; monotonic; 0: it does not
+  int64_t looked_at_ = 0;                      // the clock and the budgets; monotonic
+  int64_t month_from_ = 0;                     // of month_; 0: it is not known
+  std::map<std::string, Amounts> month_;       // what has ended of this month, by team, without the teams below it
+  std::map<std::string, v1::Budget> budgets_;  // by team, as of looked_at_
   // How attempts that have to leave are told so. Not stored: after a restart they get all of their grace.
   struct Stop {
     sched::core::StopMode mode = sched::core::StopMode::kSave;

@@ -87,6 +87,7 @@ Status State::SetHold(uint64_t id, bool hold) {
   job.parked = !hold && array != nullptr && array->full();
   admissions_.erase(id);
   broken_promises_.erase(id);
+  if (!hold) job.waits_since_us = AccountingNow();
   FeedAgain(job);
   outbox_.pools.insert(job.pool);
   LogInfo("job {} of {} is {}", id, Escape(job.user), hold ? "held" : "released");

@@ -204,6 +204,10 @@ Status State::Settle(JobRow& job, bool held, bool changed) {
   if (!changed && state == job.state) return {};
   const bool began = state == v1::RUNNING && job.state == v1::STARTING;
   job.state = state;
+  if (held && !HoldsResources(job)) {
+    std::string unused;
+    VRUN_TRY(AccountEnd(job, EndOf(job, &unused)));
+  }
   VRUN_TRY(Save(job));
   if (began) LetJoin(job);  // what was added before the others had started
   if (!held || HoldsResources(job)) return {};
@@ -247,6 +251,7 @@ Status State::RunAgain(JobRow& job) {
     if (!job.scheduling.requeue()) TakeRetryFor("node", &job);
     lost = LostBy(job);
   }
+  for (PodRow& pod : leaving.pods) pod.held_since_us = 0;
   if (!leaving.pods.empty()) job.leaving = std::move(leaving);
   VRUN_TRY(BackToQueue(job, lost, state, reason));
   WaitForBegin(job);
@@ -290,6 +295,7 @@ Status State::BackToQueue(JobRow& job, core::Micros lost, v1::JobState attempt_s
   if (job.started_us > 0) {
     job.lost_us += std::clamp<int64_t>(lost, 0, std::max<int64_t>(clock_->Wall() - job.started_us, 0));
   }
+  VRUN_TRY(AccountRequeue(job, attempt_state, lost));
   stops_.erase(job.id);
   job.state = v1::PENDING;
   job.reason = reason;
@@ -303,6 +309,7 @@ Status State::BackToQueue(JobRow& job, core::Micros lost, v1::JobState attempt_s
   stragglers_.erase(job.id);
   outbox_.pools.insert(job.pool);
   scheduler_.Feed(core::JobStopped{job.id, lost});
+  if (StoppedBy(job.scheduling.team()) != nullptr) FeedAgain(job);
   return Save(job);
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "control/gpus/gpu_needs.h"
+#include "control/needs/default_memory.h"
 #include "control/state/state.h"
 
 namespace vrun::control {
@@ -52,6 +53,7 @@ Status State::SendStart(const JobRow& job, uint32_t first, uint32_t end) {
   *run = std::move(*request.mutable_spec());
   // The job gets what is accounted, even if it asked for nothing.
   run->mutable_resources()->set_milli_cpus(ToProto(job.needs).milli_cpus());
+  const bool asked_for_memory = run->resources().memory_bytes() > 0;
   *run->mutable_scheduling() = job.scheduling;
   run->set_pool(job.pool);
   start->set_home_id(job.home_id);
@@ -83,6 +85,10 @@ Status State::SendStart(const JobRow& job, uint32_t first, uint32_t end) {
     resources->set_gpu_sharing(gpus.gpu_sharing());
     resources->set_mig_profile(gpus.mig_profile());
     const std::string& node = job.pods[pod].node;
+    // A job for which nothing was booked gets the node's default.
+    if (const auto it = nodes_.find(node); !asked_for_memory && it != nodes_.end() && job.needs.memory_bytes > 0) {
+      resources->set_memory_bytes(DefaultLimit(job.needs.memory_bytes, SizeOf(it->second.row)));
+    }
     if (pod + 1 == end) {
       outbox_.to_nodes.emplace_back(node, std::move(message));
     } else {
@@ -138,7 +144,12 @@ void State::SendResized(const JobRow& job, const PodRow& pod) {
 
 void State::SendGangEnd(const JobRow& job, const PodRow& pod) {
   v1::StopAttempt stop = StopOf(job.id, job.attempt, pod.pod, SIGTERM, kDefaultGraceMillis);
-  stop.set_gang_ended(job.failure.empty() ? "the command of its first pod has ended" : job.failure);
+  // Home of a job of one pod learns from the exit record alone that the job starts again.
+  if (!IsGang(job) && !job.failure.empty() && RunsAgain(job)) {
+    stop.set_preempted(job.failure);
+  } else {
+    stop.set_gang_ended(job.failure.empty() ? "the command of its first pod has ended" : job.failure);
+  }
   outbox_.to_nodes.emplace_back(pod.node, MessageOf(std::move(stop)));
 }
 

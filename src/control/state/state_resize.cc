@@ -74,6 +74,7 @@ Status State::Shrink(JobRow& job, const core::Resize& resize) {
       pod->membership = Membership::kDropped;
       pod->state = v1::CANCELLED;
       VRUN_TRY(SavePod(job, *pod));
+      VRUN_TRY(AccountLeft(job, *pod));
     } else {
       VRUN_TRY(AskToLeave(job, *pod, why));
     }
@@ -120,6 +121,7 @@ Status State::Departed(JobRow& job, PodRow& pod, const std::string& reason) {
     }
     TellMembers(job);
   }
+  VRUN_TRY(AccountLeft(job, pod));
   const auto view = core::InspectJob(scheduler_.state(), job.id);
   if (!view) return {};
   const bool asked = std::any_of(view->leaving.begin(), view->leaving.end(),

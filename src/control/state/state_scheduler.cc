@@ -68,6 +68,12 @@ Status State::LoadScheduler(bool anew) {
     }
   }
   FeedTeams({});
+  if (!anew && !budgets_.empty()) {
+    // A budget may have been used up since, or a month begun.
+    for (const auto& [id, job] : jobs_) {
+      if (job.state == v1::PENDING && job.elements == 0) FeedAgain(job);
+    }
+  }
   for (const auto& [name, node] : nodes_) {
     if (!node.connected) {
       scheduler_.Feed(core::NodeLost{name});
@@ -119,14 +125,19 @@ void State::FeedTeams(const std::vector<TeamConfig>& gone) {
 
 void State::Configure(SchedulerConfig config) {
   config.weights = settings_.scheduler.weights;
+  config.in_group = std::move(settings_.scheduler.in_group);
   const SchedulerConfig before = std::exchange(settings_.scheduler, std::move(config));
   FeedTeams(before.teams);
+  // Prices and budgets may be others.
+  month_from_ = 0;
+  looked_at_ = INT64_MIN / 2;
   for (const auto& [name, node] : nodes_) {
     if (node.connected) FeedNode(node);
   }
 }
 
 Status State::Decide() {
+  VRUN_TRY(Account());
   VRUN_TRY(EndStragglers());
   VRUN_TRY(EndLateStarts());
   TellStops();
@@ -143,6 +154,7 @@ Status State::Decide() {
     VRUN_TRY(FillWindows());
   }
   VRUN_TRY(SaveArrays());
+  VRUN_TRY(SaveAccounting());
   for (uint64_t id : fresh_) {
     // The spec was needed only to start the job at once. It is dropped because many jobs may wait.
     if (auto it = jobs_.find(id); it != jobs_.end()) it->second.spec.clear();
@@ -189,6 +201,7 @@ Status State::AddPod(JobRow& job, const core::PodPlace& at, Membership membershi
   pod.gpu_milli = static_cast<uint32_t>(at.gpu_milli);
   pod.mig_profile = core::mig::ProfileName(at.mig);
   pod.membership = membership;
+  BeginInterval(&pod);
   VRUN_ASSIGN(pod.token, NewToken());
   return store_->PutPod(job.id, job.attempt, pod);
 }

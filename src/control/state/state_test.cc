@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The life of jobs and nodes, with a manual clock and no network.
 #include <algorithm>
+#include "control/needs/default_memory.h"
 #include "control/testing/state_testing.h"
 
 namespace vrun::control {
@@ -50,6 +51,47 @@ TEST_F(StateTest, WhatAJobHeldIsFreeOnceItsCommandIsOver) {
   EXPECT_EQ(StateOf(first.job()), v1::COMPLETING);
   Report("n1", ExitOf(first, v1::COMPLETED, v1::ExitRecord::EXITED, 0));
   EXPECT_EQ(NodeOf("n1").jobs(), 1u);
+}
+
+TEST_F(StateTest, AJobThatAsksForNoMemoryBooksItsPartOfTheNode) {
+  constexpr uint64_t kGiB = uint64_t{1} << 30;
+  v1::Register large = SimpleNode("n1", 4);
+  large.mutable_total()->set_memory_bytes(40 * kGiB);
+  Register(large);
+  Submit(SimpleJob("r1"));
+  auto starts = Starts();
+  ASSERT_EQ(starts.size(), 1u);
+  EXPECT_EQ(starts[0].start().spec().resources().memory_bytes(), 9 * kGiB) << "a quarter of nine tenths";
+  EXPECT_EQ(NodeOf("n1").used().memory_bytes(), 9 * kGiB) << "what is limited is booked";
+  v1::SubmitRequest more = SimpleJob("r2");
+  more.mutable_spec()->mutable_resources()->set_memory_bytes(32 * kGiB);
+  EXPECT_FALSE(Submit(more).has_placement());
+  more.set_request_id("r3");
+  more.mutable_spec()->mutable_resources()->set_memory_bytes(30 * kGiB);
+  EXPECT_TRUE(Submit(more).has_placement());
+  (void)Starts();
+}
+
+TEST_F(StateTest, OfALittleMemoryAJobMayUseMoreThanItsPart) {
+  Register(SimpleNode("n1", 100));  // with 8 GiB
+  Submit(SimpleJob("r1"));
+  auto starts = Starts();
+  ASSERT_EQ(starts.size(), 1u);
+  EXPECT_EQ(starts[0].start().spec().resources().memory_bytes(), uint64_t{2} << 30);
+  EXPECT_LT(NodeOf("n1").used().memory_bytes(), uint64_t{1} << 27);
+}
+
+// A workstation: one job has the only GPU, and the others have all the processors that are left.
+TEST_F(StateTest, JobsThatAskForNoMemoryNeverWaitForMemoryBecauseOfEachOther) {
+  v1::Register node = SimpleNode("n1", 8);
+  node.mutable_total()->set_gpus(1);
+  Register(node);
+  v1::SubmitRequest trains = SimpleJob("gpu");
+  trains.mutable_spec()->mutable_resources()->set_gpus(1);
+  EXPECT_TRUE(Submit(trains).has_placement());
+  for (int i = 0; i < 7; ++i) EXPECT_TRUE(Submit(SimpleJob("r" + std::to_string(i))).has_placement()) << i;
+  EXPECT_FALSE(Submit(SimpleJob("one more")).has_placement());
+  (void)Starts();
 }
 
 TEST_F(StateTest, TheExitRecordDecidesNotTheNodesWord) {
@@ -359,6 +401,55 @@ TEST_F(StateTest, AFailedTransactionLeavesMemoryAsTheStoreIs) {
   store_->LimitPages(0);
   EXPECT_TRUE(Submit(big).has_placement());
   EXPECT_EQ(StateOf(before.job()), v1::STARTING);
+}
+
+// --- the memory of a job that asks for none ---
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+NodeSize SizeWith(int64_t cpus, int64_t memory_gib, int64_t gpus = 0, const std::string& type = "") {
+  return {cpus * 1000, memory_gib * kGiB, gpus, gpus > 0 ? 80 * kGiB : 0, type};
+}
+
+Needs Cpus(int64_t cpus) { return {.milli_cpus = cpus * 1000}; }
+
+TEST(DefaultMemory, IsThePartOfTheProcessors) {
+  EXPECT_EQ(DefaultMemory({SizeWith(4, 40)}, Cpus(1)), 9 * kGiB);
+  EXPECT_EQ(DefaultMemory({SizeWith(4, 40)}, Cpus(4)), 36 * kGiB);
+  EXPECT_EQ(DefaultMemory({}, Cpus(1)), 0);
+  EXPECT_EQ(DefaultMemory({SizeWith(4, 0)}, Cpus(1)), 0);
+}
+
+TEST(DefaultMemory, HalfGoesWithTheGpus) {
+  const NodeSize node = SizeWith(8, 160, 4, "h100");
+  EXPECT_EQ(DefaultMemory({node}, Cpus(1)), 9 * kGiB);
+  Needs needs = Cpus(1);
+  needs.gpus = 2;
+  EXPECT_EQ(DefaultMemory({node}, needs), (9 + 36) * kGiB);
+  needs.gpus = 0;
+  needs.gpu_milli = 500;
+  EXPECT_EQ(DefaultMemory({node}, needs), (9 + 9) * kGiB);
+  needs.gpu_milli = 0;
+  needs.gpu_memory_bytes = 40 * kGiB;
+  EXPECT_EQ(DefaultMemory({node}, needs), (9 + 9) * kGiB);
+}
+
+TEST(DefaultMemory, OnlyNodesCountOnWhichTheJobFits) {
+  const std::vector<NodeSize> nodes = {SizeWith(2, 20), SizeWith(8, 160), SizeWith(8, 320, 4, "h100"),
+                                       SizeWith(8, 80, 4, "a100")};
+  EXPECT_EQ(DefaultMemory(nodes, Cpus(8)), 36 * kGiB);
+  Needs needs = Cpus(8);
+  needs.gpus = 4;
+  EXPECT_EQ(DefaultMemory(nodes, needs), 72 * kGiB);
+  needs.gpu_type = "h100";
+  EXPECT_EQ(DefaultMemory(nodes, needs), 288 * kGiB);
+  EXPECT_EQ(DefaultMemory(nodes, Cpus(64)), 0);
+}
+
+TEST(DefaultLimit, IsWhatIsBookedButEnoughForAShell) {
+  EXPECT_EQ(DefaultLimit(9 * kGiB, SizeWith(4, 40)), 9u * kGiB);
+  EXPECT_EQ(DefaultLimit(kGiB / 8, SizeWith(64, 8)), 2u * kGiB);
+  EXPECT_LT(DefaultLimit(kGiB / 8, SizeWith(4, 1)), 1u * kGiB);
 }
 
 }  // namespace

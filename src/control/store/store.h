@@ -7,9 +7,12 @@
 // failed, the transaction cannot be committed: failure() has the reason, and every other call fails until Rollback.
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -63,6 +66,8 @@ struct PodRow {
   std::string mig_profile;   // of an instance
   std::string usage;         // serialized GpuUsage, the latest; "": none. Stored with the pod, and every few minutes
   int64_t usage_stored = 0;  // when it was; monotonic; not stored
+  // Since when it has had its room, on the clock of the accounting; 0: it has none, or that was accounted.
+  int64_t held_since_us = 0;
 };
 
 // Why the controller ends an attempt of its own accord. Numbers are stored.
@@ -121,6 +126,8 @@ struct JobRow {
   uint32_t array_index = 0;  // of an element
   // Of an element that was released while its array ran as many elements as it may: it waits until one of them ends.
   bool parked = false;
+  // Since when it has waited for its present or next attempt, on the clock of the accounting; 0: that was accounted.
+  int64_t waits_since_us = 0;
 };
 
 // The elements of an array. Those that are jobs have rows of their own.
@@ -153,6 +160,56 @@ struct AttemptRow {
   std::vector<PodRow> pods = {};  // filled only by reads
 };
 
+// How a pod came to give up its room. Numbers are stored.
+enum class IntervalEnd : uint8_t {
+  kRuns = 0,  // it has not
+  kCompleted = 1,
+  kFailed = 2,
+  kTimeLimit = 3,
+  kOutOfMemory = 4,
+  kCancelled = 5,
+  kPreempted = 6,
+  kNodeLost = 7,  // or a GPU of the node had a fault
+  kNotStarted = 8,
+  kResized = 9,     // the job goes on without the pod
+  kContinued = 10,  // the pod goes on in the next interval: the clock was set
+};
+
+// For whom a pod has its room, as far as it is accounted.
+struct Holder {
+  std::string user;
+  std::string team;
+  std::string project;
+  std::string pool;
+  std::string gpu_type;  // "": it has no GPU
+  auto operator<=>(const Holder&) const = default;
+};
+
+// A pod had its room from start_us until end_us. Intervals of one pod do not overlap.
+struct IntervalRow {
+  uint64_t job = 0;
+  uint32_t attempt = 0;
+  uint32_t pod = 0;
+  int64_t start_us = 0;
+  int64_t end_us = 0;
+  std::string node;       // filled by IntervalsOf only
+  int64_t gpu_milli = 0;  // thousandths of GPUs
+  int64_t milli_cpus = 0;
+  int64_t memory_bytes = 0;
+  IntervalEnd ended = IntervalEnd::kRuns;
+  int64_t lost_us = 0;     // so much of its end was not saved
+  int64_t busy_us = 0;     // integral of utilization over its GPUs
+  int64_t metered_us = 0;  // the time that this covers
+  int64_t waited_us = -1;  // how long the attempt had waited; -1: it does not begin here
+};
+
+// Where the clock of the accounting stood.
+struct AccountingClock {
+  std::string boot_id;    // of the host
+  int64_t monotonic = 0;  // of this boot
+  int64_t at_us = 0;      // the same moment on the clock of the accounting
+};
+
 struct NodeRow {
   std::string name;
   std::string pool;
@@ -176,6 +233,17 @@ struct MaintenanceRow {
   int64_t until_us = 0;
 };
 
+// Which jobs FindJobs returns. Empty fields: any.
+struct JobFilter {
+  uint64_t before = 0;  // only lower ids; 0: all
+  v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
+  std::string user = {}, pool = {}, name = {};
+};
+struct JobPage {
+  std::vector<JobRow> jobs;  // with their specs, newest first
+  uint64_t next = 0;         // `before` of the next page; 0: there is none
+};
+
 class Store {
  public:
   virtual ~Store() = default;
@@ -195,6 +263,10 @@ class Store {
   virtual Status PutNode(const NodeRow& node) = 0;
   virtual Status PutMaintenance(const MaintenanceRow& window) = 0;  // replaces the one of this name
   virtual Status DropMaintenance(const std::string& name) = 0;
+  // REQUIRES: there is none of this pod with this start. busy_us and metered_us are those since the pod began: what
+  // earlier intervals of the pod have of them is taken off.
+  virtual Status AddInterval(const Holder& holder, const IntervalRow& interval) = 0;
+  virtual Status PutAccountingClock(const AccountingClock& clock) = 0;
   // The scheduler's journal: rows in order; a new journal replaces the old.
   virtual Status AppendJournal(const std::string& row) = 0;
   virtual Status ClearJournal() = 0;
@@ -210,6 +282,8 @@ class Store {
   // With their specs, newest first. At most `limit`; of those that have not ended: without elements that wait, and
   // besides them as many arrays.
   virtual Result<std::vector<JobRow>> ListJobs(bool ended_too, int limit) = 0;
+  // Ended ones too. Looks at a bounded number of jobs, so a page may have fewer than `limit` jobs and a next one.
+  virtual Result<JobPage> FindJobs(const JobFilter& filter, int limit) = 0;
   virtual Result<std::vector<NodeRow>> Nodes() = 0;
   virtual Result<std::vector<MaintenanceRow>> Maintenance() = 0;  // in order of names
   virtual Result<uint64_t> LastEpoch() = 0;
@@ -218,6 +292,16 @@ class Store {
   // `limit` when `newest`.
   virtual Result<std::vector<JobRow>> EndedJobs(uint64_t after, int limit, bool newest) = 0;
   virtual Result<std::vector<std::string>> Journal() = 0;
+  // Those that end after `from` and start before `to`, and those that start at `from`; in order of ends. A holder stays
+  // where it is until the call returns.
+  virtual Status ReadIntervals(int64_t from, int64_t to,
+                               const std::function<void(const Holder&, const IntervalRow&)>& each) = 0;
+  virtual Result<std::vector<std::pair<Holder, IntervalRow>>> IntervalsOf(
+      uint64_t job) = 0;                        // of an array: of its elements; in order of starts
+  virtual Result<int64_t> FirstInterval() = 0;  // when the first one started; 0: there is none
+  virtual Result<int64_t> LastInterval() = 0;   // when the last one ended
+  virtual Result<std::optional<AccountingClock>> GetAccountingClock() = 0;
+  virtual Result<std::string> NameOfJob(uint64_t id) = 0;  // "": there is no such job
 };
 
 }  // namespace vrun::control

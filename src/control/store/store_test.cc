@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of a store, run on SQLite.
+// The contract of a store, run on SQLite and on a real PostgreSQL.
 #include <gtest/gtest.h>
 #include <sqlite3.h>
+#include <unistd.h>
 
+#include "base/files.h"
+#include "control/store/postgres.h"
 #include "control/store/sqlite.h"
+#include "control/testing/postgres_server.h"
 #include "control/testing/testing.h"
+#include "proto/control.pb.h"
 
 namespace vrun::control {
 namespace {
@@ -29,9 +34,55 @@ JobRow Row(const std::string& user, const std::string& request_id) {
   return job;
 }
 
-class StoreTest : public ::testing::Test {
+// One server for all tests. Null: PostgreSQL is not installed.
+PostgresServer* Postgres() {
+  static const std::unique_ptr<PostgresServer> server(PostgresServer::Programs().empty() ? nullptr
+                                                                                         : new PostgresServer());
+  return server.get();
+}
+
+enum class Kind { kSqlite, kPostgres };
+
+class StoreTest : public ::testing::TestWithParam<Kind> {
  protected:
-  StoreTest() { Open(); }
+  void SetUp() override {
+    if (GetParam() == Kind::kPostgres) {
+      if (Postgres() == nullptr) GTEST_SKIP() << "PostgreSQL is not installed: tools/install-deps --test";
+      url_ = Postgres()->MakeDatabase();
+    }
+    Open();
+  }
+  void Open() {
+    store_.reset();
+    if (GetParam() == Kind::kPostgres) {
+      auto opened = PostgresStore::Open({.url = url_, .holder = "test", .key_file = directory_.path() + "/key"});
+      ASSERT_TRUE(opened) << opened.error().message();
+      store_ = std::move(*opened);
+      return;
+    }
+    auto opened = SqliteStore::Open(directory_.path() + "/vrun.db");
+    ASSERT_TRUE(opened) << opened.error().message();
+    store_ = std::move(*opened);
+  }
+  uint64_t Insert(const JobRow& row) {
+    EXPECT_TRUE(store_->Begin());
+    auto id = store_->InsertJob(row);
+    EXPECT_TRUE(id);
+    EXPECT_TRUE(store_->Commit());
+    return *id;
+  }
+
+  TestDirectory directory_;
+  std::string url_;
+  std::unique_ptr<Store> store_;
+};
+
+INSTANTIATE_TEST_SUITE_P(On, StoreTest, ::testing::Values(Kind::kSqlite, Kind::kPostgres),
+                         [](const auto& info) { return info.param == Kind::kSqlite ? "Sqlite" : "Postgres"; });
+
+class SqliteStoreTest : public ::testing::Test {
+ protected:
+  SqliteStoreTest() { Open(); }
   void Open() {
     store_.reset();
     auto opened = SqliteStore::Open(directory_.path() + "/vrun.db");
@@ -50,7 +101,7 @@ class StoreTest : public ::testing::Test {
   std::unique_ptr<SqliteStore> store_;
 };
 
-TEST_F(StoreTest, WhatWasCommittedIsThereAfterReopening) {
+TEST_P(StoreTest, WhatWasCommittedIsThereAfterReopening) {
   uint64_t id = Insert(Row("anna@h", "r1"));
   JobRow job = **store_->GetJob(id);
   job.state = v1::RUNNING;
@@ -62,6 +113,8 @@ TEST_F(StoreTest, WhatWasCommittedIsThereAfterReopening) {
   job.pods[1].gpu_milli = 250;
   job.pods[1].mig_profile = "1g.10gb";
   job.pods[1].usage = "u";
+  job.pods[1].held_since_us = 13;
+  job.waits_since_us = 14;
   job.gpu_fault = "GPU 3 of n1: XID 79";
   job.leaving.attempt = 2;
   job.ending = Ending::kFailed;
@@ -102,6 +155,8 @@ TEST_F(StoreTest, WhatWasCommittedIsThereAfterReopening) {
   EXPECT_EQ(read.pods[1].gpu_milli, 250u);
   EXPECT_EQ(read.pods[1].mig_profile, "1g.10gb");
   EXPECT_EQ(read.pods[1].usage, "u");
+  EXPECT_EQ(read.pods[1].held_since_us, 13);
+  EXPECT_EQ(read.waits_since_us, 14);
   EXPECT_EQ(read.gpu_fault, job.gpu_fault);
   ASSERT_EQ(read.leaving.pods.size(), 1u) << "the other one's writes are home";
   EXPECT_EQ(read.leaving.pods[0].node, "n1");
@@ -127,7 +182,7 @@ TEST_F(StoreTest, WhatWasCommittedIsThereAfterReopening) {
   EXPECT_TRUE(nodes[0].lost);
 }
 
-TEST_F(StoreTest, RolledBackIsForgottenAndIdsAreNeverUsedAgain) {
+TEST_P(StoreTest, RolledBackIsForgottenAndIdsAreNeverUsedAgain) {
   uint64_t first = Insert(Row("anna@h", "r1"));
   ASSERT_TRUE(store_->Begin());
   ASSERT_TRUE(store_->InsertJob(Row("anna@h", "r2")));
@@ -136,7 +191,7 @@ TEST_F(StoreTest, RolledBackIsForgottenAndIdsAreNeverUsedAgain) {
   EXPECT_GT(Insert(Row("anna@h", "r3")), first);
 }
 
-TEST_F(StoreTest, OneRequestOfAUserIsOneJob) {
+TEST_P(StoreTest, OneRequestOfAUserIsOneJob) {
   uint64_t id = Insert(Row("anna@h", "r1"));
   EXPECT_EQ(**store_->FindRequest("anna@h", "r1"), id);
   Insert(Row("bob@h", "r1"));
@@ -149,7 +204,7 @@ TEST_F(StoreTest, OneRequestOfAUserIsOneJob) {
   EXPECT_FALSE(store_->FindRequest("anna@h", "r9")->has_value());
 }
 
-TEST_F(StoreTest, ListsAreNewestFirstAndFiltered) {
+TEST_P(StoreTest, ListsAreNewestFirstAndFiltered) {
   uint64_t a = Insert(Row("anna@h", "1"));
   uint64_t b = Insert(Row("anna@h", "2"));
   JobRow ended = **store_->GetJob(a);
@@ -167,7 +222,28 @@ TEST_F(StoreTest, ListsAreNewestFirstAndFiltered) {
   ASSERT_EQ(store_->ListJobs(false, 10)->size(), 1u);
 }
 
-TEST_F(StoreTest, AnArrayIsOneRowAndItsElementsAreFound) {
+TEST_P(StoreTest, PagesOfJobsGoBackToTheFirstOne) {
+  std::vector<uint64_t> ids;
+  for (int i = 0; i < 7; ++i) ids.push_back(Insert(Row(i % 2 == 0 ? "anna@h" : "ben@h", std::to_string(i))));
+  std::vector<uint64_t> seen;
+  JobFilter filter;
+  filter.user = "anna@h";
+  do {
+    const auto page = store_->FindJobs(filter, 2);
+    ASSERT_TRUE(page);
+    for (const JobRow& job : page->jobs) seen.push_back(job.id);
+    filter.before = page->next;
+  } while (filter.before != 0);
+  EXPECT_EQ(seen, (std::vector<uint64_t>{ids[6], ids[4], ids[2], ids[0]}));
+  filter = {};
+  filter.state = v1::RUNNING;
+  EXPECT_TRUE(store_->FindJobs(filter, 10)->jobs.empty());
+  filter.state = v1::PENDING;
+  EXPECT_EQ(store_->FindJobs(filter, 10)->jobs.size(), 7u);
+  EXPECT_EQ(store_->FindJobs(filter, 10)->next, 0u);
+}
+
+TEST_P(StoreTest, AnArrayIsOneRowAndItsElementsAreFound) {
   JobRow row = Row("anna@h", "r1");
   row.elements = 100;
   const uint64_t id = Insert(row);
@@ -243,13 +319,13 @@ TEST_F(StoreTest, AnArrayIsOneRowAndItsElementsAreFound) {
   store_->Rollback();
 }
 
-TEST_F(StoreTest, ASecondOwnerIsRefused) {
+TEST_F(SqliteStoreTest, ASecondOwnerIsRefused) {
   auto second = SqliteStore::Open(directory_.path() + "/vrun.db");
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code(), Code::kExists);
 }
 
-TEST_F(StoreTest, AFullDiskIsAnErrorAndGoesAwayWithSpace) {
+TEST_F(SqliteStoreTest, AFullDiskIsAnErrorAndGoesAwayWithSpace) {
   Insert(Row("anna@h", "r1"));
   store_->LimitPages(1);
   ASSERT_TRUE(store_->Begin());
@@ -265,7 +341,7 @@ TEST_F(StoreTest, AFullDiskIsAnErrorAndGoesAwayWithSpace) {
 }
 
 // Until version 2 a job had one place, in its own row.
-TEST_F(StoreTest, AnOlderDatabaseKeepsItsJobsAndTheirPlaces) {
+TEST_F(SqliteStoreTest, AnOlderDatabaseKeepsItsJobsAndTheirPlaces) {
   const std::string path = directory_.path() + "/old.db";
   sqlite3* old = nullptr;
   ASSERT_EQ(sqlite3_open(path.c_str(), &old), SQLITE_OK);
@@ -315,6 +391,7 @@ PRAGMA user_version=2;
   EXPECT_EQ(jobs[0].pods[0].token, "\xaa");
   EXPECT_EQ(jobs[0].pods[0].gpu_mask, 3u);
   EXPECT_EQ(jobs[0].pods[0].state, v1::RUNNING);
+  EXPECT_EQ(jobs[0].pods[0].held_since_us, 1) << "it is accounted from its placement on";
   EXPECT_TRUE(jobs[1].pods.empty()) << "it waits";
   ASSERT_EQ(jobs[1].leaving.pods.size(), 1u);
   EXPECT_EQ(jobs[1].leaving.pods[0].token, "\xbb");
@@ -322,11 +399,118 @@ PRAGMA user_version=2;
   const JobRow over = **(*opened)->GetJob(3);
   ASSERT_EQ(over.pods.size(), 1u);
   EXPECT_EQ(over.pods[0].exit, "\xdd");
+  EXPECT_EQ(over.spec, "\x05") << "sealed now";
   EXPECT_EQ((*opened)->Attempts(2)->at(0).pods.at(0).exit, "\xee");
   EXPECT_EQ(*(*opened)->LastEpoch(), 9u);
 }
 
-TEST_F(StoreTest, RubbishIsNotADatabase) {
+TEST_P(StoreTest, IntervalsAreFoundByTheirTimeAndByTheirJob) {
+  const Holder anna{"anna@h", "vision", "p", "local", "h100"}, bob{"bob@h", "speech", "", "local", ""};
+  const auto add = [&](const Holder& holder, uint64_t job, int64_t start, int64_t end) {
+    IntervalRow row;
+    row.job = job;
+    row.attempt = 1;
+    row.start_us = start;
+    row.end_us = end;
+    row.node = "n1";
+    row.gpu_milli = 2500;
+    row.milli_cpus = 1000;
+    row.memory_bytes = int64_t{1} << 40;
+    row.ended = IntervalEnd::kPreempted;
+    row.lost_us = 3;
+    row.busy_us = 20;
+    row.metered_us = 10;
+    row.waited_us = 7;
+    return store_->AddInterval(holder, row);
+  };
+  EXPECT_EQ(*store_->FirstInterval(), 0);
+  EXPECT_EQ(*store_->LastInterval(), 0);
+  EXPECT_FALSE(store_->GetAccountingClock()->has_value());
+  ASSERT_TRUE(store_->Begin());
+  ASSERT_TRUE(add(anna, 1, 10, 20));
+  ASSERT_TRUE(add(anna, 1, 20, 50));
+  ASSERT_TRUE(add(bob, 2, 30, 40));
+  ASSERT_TRUE(add(bob, 3, 40, 40));
+  ASSERT_TRUE(store_->PutAccountingClock({"boot id", 5, 50}));
+  ASSERT_TRUE(store_->PutAccountingClock({"boot id\n", 6, 60}));
+  ASSERT_TRUE(store_->Commit());
+  ASSERT_TRUE(store_->Begin());
+  EXPECT_FALSE(add(anna, 1, 10, 30)) << "it is accounted already";
+  store_->Rollback();
+  Open();
+  const auto between = [&](int64_t from, int64_t to) {
+    std::vector<std::pair<std::string, int64_t>> found;
+    EXPECT_TRUE(store_->ReadIntervals(from, to, [&](const Holder& holder, const IntervalRow& row) {
+      found.emplace_back(holder.user, row.start_us);
+    }));
+    return found;
+  };
+  using Found = std::vector<std::pair<std::string, int64_t>>;
+  EXPECT_EQ(between(0, 100), (Found{{"anna@h", 10}, {"bob@h", 30}, {"bob@h", 40}, {"anna@h", 20}}));
+  EXPECT_EQ(between(20, 30), (Found{{"anna@h", 20}}));
+  EXPECT_EQ(between(40, 41), (Found{{"bob@h", 40}, {"anna@h", 20}}));
+  EXPECT_EQ(between(50, 100), Found());
+  const auto of_job = *store_->IntervalsOf(1);
+  ASSERT_EQ(of_job.size(), 2u);
+  EXPECT_EQ(of_job[0].first, anna);
+  EXPECT_EQ(of_job[0].second.node, "n1");
+  EXPECT_EQ(of_job[0].second.gpu_milli, 2500);
+  EXPECT_EQ(of_job[0].second.ended, IntervalEnd::kPreempted);
+  EXPECT_EQ(of_job[0].second.lost_us, 3);
+  EXPECT_EQ(of_job[0].second.busy_us, 20);
+  EXPECT_EQ(of_job[1].second.busy_us, 0) << "the pod had used no more since";
+  EXPECT_EQ(of_job[0].second.waited_us, 7);
+  EXPECT_EQ(*store_->FirstInterval(), 10);
+  EXPECT_EQ(*store_->LastInterval(), 50);
+  const AccountingClock clock = **store_->GetAccountingClock();
+  EXPECT_EQ(clock.boot_id, "boot id\n");
+  EXPECT_EQ(clock.monotonic, 6);
+  EXPECT_EQ(clock.at_us, 60);
+}
+
+TEST_F(SqliteStoreTest, AnEnvironmentIsSealedAndGoneWithItsJob) {
+  v1::SubmitRequest request;
+  v1::Command* command = request.mutable_spec()->mutable_command();
+  command->add_argv("run");
+  command->add_environment("TOKEN=zq9-value");
+  command->set_script("#!/bin/sh zq9-value");
+  JobRow row = Row("anna", "r1");
+  row.spec = request.SerializeAsString();
+  const uint64_t id = Insert(row);
+  const auto is_on_disk = [&] {
+    for (const char* file : {"/vrun.db", "/vrun.db-wal"}) {
+      if (ReadFile(directory_.path() + file).value_or("").find("zq9-value") != std::string::npos) return true;
+    }
+    return false;
+  };
+  EXPECT_FALSE(is_on_disk());
+  Open();
+  JobRow job = **store_->GetJob(id);
+  EXPECT_EQ(job.spec, row.spec);
+  EXPECT_EQ(store_->ListJobs(true, 10)->at(0).spec, row.spec);
+  job.state = v1::COMPLETED;
+  job.ended_us = 7;
+  ASSERT_TRUE(store_->Begin() && store_->UpdateJob(job) && store_->Commit());
+  v1::SubmitRequest left;
+  ASSERT_TRUE(left.ParseFromString((**store_->GetJob(id)).spec));
+  EXPECT_EQ(left.spec().command().argv(0), "run");
+  EXPECT_EQ(left.spec().command().environment_size(), 0);
+  EXPECT_EQ(left.spec().command().script(), "");
+  EXPECT_FALSE(is_on_disk());
+  // A row of another's request tells nothing, and a lost key is an error.
+  store_.reset();
+  sqlite3* raw = nullptr;
+  ASSERT_EQ(sqlite3_open((directory_.path() + "/vrun.db").c_str(), &raw), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(raw, "UPDATE jobs SET user='eve'", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(raw);
+  Open();
+  EXPECT_EQ(store_->GetJob(id).error().code(), Code::kCorrupt);
+  store_.reset();
+  ASSERT_EQ(::unlink((directory_.path() + "/vrun.db.key").c_str()), 0);
+  EXPECT_EQ(SqliteStore::Open(directory_.path() + "/vrun.db").error().code(), Code::kNotFound);
+}
+
+TEST_F(SqliteStoreTest, RubbishIsNotADatabase) {
   ASSERT_TRUE(WriteFileAtomic(directory_.path() + "/rubbish.db", std::string(10'000, 'r'), 0600));
   EXPECT_EQ(SqliteStore::Open(directory_.path() + "/rubbish.db").error().code(), Code::kCorrupt);
 }

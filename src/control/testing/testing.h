@@ -32,12 +32,14 @@ class TestDirectory {
 class FakeClock : public Clock {
  public:
   int64_t Monotonic() const override { return now_; }
-  int64_t Wall() const override { return 1'700'000'000'000'000 + now_; }
+  int64_t Wall() const override { return 1'700'000'000'000'000 + now_ + stepped_; }
   void AdvanceSeconds(int64_t s) { now_ += s * 1'000'000; }
   void AdvanceMicros(int64_t us) { now_ += us; }
+  void StepWall(int64_t us) { stepped_ += us; }  // somebody sets the clock
 
  private:
   std::atomic<int64_t> now_{1'000'000};
+  std::atomic<int64_t> stepped_{0};
 };
 
 inline v1::SubmitRequest SimpleJob(const std::string& request_id, uint32_t cores = 1, uint32_t gpus = 0,

@@ -43,6 +43,7 @@ Status Applier::Apply(const WriteBack& message) {
 
 Status Applier::Dispatch(const WriteBack& message) {
   if (message.path() == "/" && !message.has_set_meta()) return Error(Code::kInvalid, "/: it can only get metadata");
+  if (message.exclusive() && context_->options.live) return Claim(message);
   switch (message.op_case()) {
     case WriteBack::kPutFile: return BeginFile(message);
     case WriteBack::kMakeDirectory: return MakeDirectory(message);
@@ -175,6 +176,7 @@ Result<std::unique_ptr<Applier>> Applier::Open(ApplyOptions options) {
     VRUN_ASSIGN(policy, MakeFrozenPolicy(context.get()));
   }
   std::unique_ptr<Applier> applier(new Applier(std::move(context), std::move(policy)));
+  applier->taken_names_ = applier->context_->journal.refused();
   if (applier->sequence() > applier->context_->journal.durable_before()) (void)applier->Sync();
   return applier;
 }

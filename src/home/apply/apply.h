@@ -40,6 +40,7 @@ class ApplyFlush;      // apply_flush.h
 class ConflictPolicy;  // conflict_policy.h
 class DenyRules;
 struct IncomingFile;  // apply_context.h
+struct Place;         // apply_paths.h
 
 struct ApplyOptions {
   std::string root = "/";
@@ -117,6 +118,9 @@ class Applier {
   // again whole (WriteBackAck.want_whole); it was not applied, and nothing is applied until it comes. 0: none.
   std::vector<vrun::v1::Applied> TakeApplied();
   uint64_t TakeWantWhole() { return std::exchange(want_whole_, 0); }
+  // Live views: exclusive operations since the last call that found their name taken (WriteBackAck.refused). After
+  // Open: the last ones of an earlier process, which may not have told the node.
+  std::vector<uint64_t> TakeRefused() { return std::exchange(taken_names_, {}); }
 
   // Applied in this process; for information.
   uint64_t files() const { return files_; }
@@ -132,6 +136,9 @@ class Applier {
   void DropFile();
   // Asks for the whole file of that PutFile; nothing after it is applied before it comes.
   void WantWhole(uint64_t sequence) { refused_ = want_whole_ = sequence; }
+  // An exclusive operation: makes the whole thing under a temporary name, and gives it its name if that is free.
+  Status Claim(const vrun::v1::WriteBack& message);
+  Status MakeClaimed(const vrun::v1::WriteBack& message, const Place& place, const std::string& temporary);
   Status MakeSymlink(const vrun::v1::WriteBack& message);
   Status MakeSpecial(const vrun::v1::WriteBack& message);
   Status MakeNamed(const vrun::v1::WriteBack& message, const vrun::v1::Meta& meta,
@@ -149,6 +156,7 @@ class Applier {
   bool ignore_data_ = false;
   uint64_t refused_ = 0;  // nothing after this sequence is applied until it is sent again
   uint64_t want_whole_ = 0;
+  std::vector<uint64_t> taken_names_;
   std::string given_up_;  // path of a file that the node has already reported as given up
   uint64_t files_ = 0;
   uint64_t bytes_ = 0;

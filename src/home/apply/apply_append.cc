@@ -37,7 +37,8 @@ Result<std::optional<UniqueFd>> Appender::Open(const Place& place, std::optional
   if (!name) return name.error();
   struct stat st {};
   if (::fstat(name->get(), &st) != 0) return ErrnoError("append to " + Escape(place.path));
-  if (!S_ISREG(st.st_mode)) return std::nullopt;
+  // A job's content never stands in a file with privileges that home gave to other content.
+  if (!S_ISREG(st.st_mode) || (st.st_mode & (S_ISUID | S_ISGID)) != 0) return std::nullopt;
   UniqueFd file(::open(("/proc/self/fd/" + std::to_string(name->get())).c_str(), O_RDWR | O_APPEND | O_CLOEXEC));
   if (file) return file;
   if (errno == EACCES || errno == EPERM || errno == ETXTBSY) return std::nullopt;

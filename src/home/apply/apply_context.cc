@@ -5,6 +5,7 @@
 
 #include "base/escape.h"
 #include "base/files.h"
+#include "home/scope/write_scope.h"
 
 namespace vrun::home {
 
@@ -23,7 +24,10 @@ Status ApplyContext::FinishMeta(const Place& place, const std::string& name, con
   if (!fd) return fd.error();
   VRUN_ASSIGN(const auto before, LstatAt(place.parent.get(), place.name));
   std::string left_out;
-  Status status = SetFileMeta(fd->get(), KeepOwners(meta, before), use, &left_out);
+  const auto rules = options.rules ? options.rules() : nullptr;
+  const JobWrites allowed = rules ? rules->writes() : JobWrites::kPlain;
+  const v1::Meta permitted = Permitted(KeepOwners(meta, before), allowed, fd->get(), before, &left_out);
+  Status status = SetFileMeta(fd->get(), permitted, use, &left_out);
   if (!status) return std::move(status).error().With(Escape(place.path));
   if (!left_out.empty()) paths.NoticeLeftOut(place.path, left_out);
   return {};

@@ -14,8 +14,8 @@
 namespace vrun::home {
 namespace {
 // Header: magic, attempt, last operation, last durable operation, boot id. Records: two (length, bytes) pairs: a
-// diversion, or "" and an OwnChange, an Intent or an Append. Native byte order, since the same machine writes and reads
-// it.
+// diversion, or "" and an OwnChange, an Intent, an Append or the number of a refused operation. Native byte order,
+// since the same machine writes and reads it.
 constexpr char kMagic[8] = {'v', 'r', 'u', 'n', 'a', 'p', 'l', '2'};
 struct Header {
   char magic[8];
@@ -96,6 +96,9 @@ Result<ApplyJournal> ApplyJournal::Open(const std::string& path, uint32_t attemp
     } else if (Append append; to.size() == sizeof append) {
       std::memcpy(&append, to.data(), sizeof append);
       journal.appends_[append.sequence] = append;
+    } else if (uint64_t refused = 0; to.size() == sizeof refused) {
+      std::memcpy(&refused, to.data(), sizeof refused);
+      journal.NoteRefused(refused);
     }
     journal.end_ = data.size() - rest.size();
   }
@@ -145,6 +148,21 @@ Status ApplyJournal::AddAppend(const Append& append, bool durable) {
   if (durable && ::fdatasync(fd_.get()) != 0) return ErrnoError("write " + Escape(path_));
   end_ += record.size();
   return {};
+}
+
+void ApplyJournal::NoteRefused(uint64_t sequence) {
+  constexpr size_t kMost = 256;  // more than can wait for home to tell them
+  if (refused_.size() >= 2 * kMost) refused_.erase(refused_.begin(), refused_.end() - kMost);
+  refused_.push_back(sequence);
+}
+
+void ApplyJournal::AddRefused(uint64_t sequence) {
+  NoteRefused(sequence);
+  if (!fd_) return;
+  std::string record;
+  PutString(&record, "");
+  PutString(&record, std::string(reinterpret_cast<const char*>(&sequence), sizeof sequence));
+  if (PwriteAll(fd_.get(), record, end_)) end_ += record.size();
 }
 
 void ApplyJournal::SetApplied(uint64_t sequence) {

@@ -56,6 +56,10 @@ class ApplyJournal {
     return it != appends_.end() ? &it->second : nullptr;
   }
 
+  // Exclusive operations that found their name taken; the latest ones. Only in the page cache.
+  const std::vector<uint64_t>& refused() const { return refused_; }
+  void AddRefused(uint64_t sequence);
+
   // The journal is a file that the next process finds.
   bool is_kept() const { return static_cast<bool>(fd_); }
   // The file existed: an earlier process wrote it.
@@ -72,6 +76,8 @@ class ApplyJournal {
   void Remove();
 
  private:
+  void NoteRefused(uint64_t sequence);
+
   std::string path_;
   UniqueFd fd_;
   uint64_t end_ = 0;
@@ -81,6 +87,7 @@ class ApplyJournal {
   std::vector<OwnChange> own_changes_;
   Intent intent_;
   std::map<uint64_t, Append> appends_;
+  std::vector<uint64_t> refused_;
   bool found_ = false;
   bool same_boot_ = false;
 };

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Links, directories and special files, removals, renames and metadata.
+// Links, directories and special files, removals, renames and metadata; names that are made only if they are free.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
+#include <functional>
+#include <optional>
 
 #include "base/escape.h"
 #include "base/files.h"
@@ -177,6 +180,111 @@ Status Applier::TakeLoss(const WriteBack& message) {
   given_up_ = message.path();
   return Error(Code::kAborted,
                Escape(message.path()) + ": home removed, renamed or replaced it, or home and the job both changed it");
+}
+
+// --- exclusive operations of live views: docs/decisions/0047 ---------------------------------------------------------
+
+// The name appears with its final mode and target, by one rename that fails if the name exists. So home's own programs,
+// which make such names with O_EXCL, mkdir, symlink or link, and other nodes never get the same name too.
+Status Applier::Claim(const WriteBack& message) {
+  VRUN_ASSIGN(const Place place, context_->paths.FindOrMakeParents(message.path()));
+  const int parent = place.parent.get();
+  const std::string temporary = context_->TemporaryName(message.sequence());
+  const auto refuse = [&]() -> Status {
+    taken_names_.push_back(message.sequence());
+    context_->journal.AddRefused(message.sequence());
+    return {};
+  };
+  // Refused by a process that died before it could tell: the name may be free by now, but the answer stays.
+  const auto& refused = context_->journal.refused();
+  if (std::find(refused.begin(), refused.end(), message.sequence()) != refused.end()) return refuse();
+  if (RemoveName(parent, temporary) == EISDIR) (void)RemoveName(parent, temporary, /*is_directory=*/true);
+  std::optional<struct stat> source;  // of a link, before it
+  UniqueFd held;
+  if (message.has_make_hard_link()) {
+    VRUN_TRY(CheckRootPath(message.make_hard_link().existing()));
+    VRUN_ASSIGN(const auto from, context_->paths.Find(message.make_hard_link().existing()));
+    if (from) {
+      VRUN_ASSIGN(source, LstatAt(from->parent.get(), from->name));
+      if (auto fd = OpenName(from->parent.get(), from->name)) held = *std::move(fd);
+    }
+  }
+  VRUN_ASSIGN(const auto current, LstatAt(parent, place.name));
+  if (current) {
+    // The process that made it may have died before it could note that.
+    const ApplyJournal::Intent& begun = context_->journal.intent();
+    const bool made =
+        begun.sequence == message.sequence() && begun.device == current->st_dev && begun.inode == current->st_ino;
+    if (!made) return refuse();
+  } else {
+    VRUN_TRY(MakeClaimed(message, place, temporary));
+    VRUN_ASSIGN(const auto made, LstatAt(parent, temporary));
+    if (!made) return Error(Code::kAborted, Escape(place.path) + ": somebody removed its temporary name");
+    context_->journal.SetIntent({message.sequence(), made->st_dev, made->st_ino, 0});
+    if (const int error = MoveName(parent, temporary, parent, place.name, /*replace=*/false); error != 0) {
+      (void)RemoveName(parent, temporary, S_ISDIR(made->st_mode));
+      if (error == EEXIST) return refuse();
+      return ErrnoError(error, "make " + Escape(place.path));
+    }
+  }
+  context_->paths.Forget(message.path());
+  context_->Touched(place);
+  if (source) {
+    VRUN_ASSIGN(const auto now, LstatAt(parent, place.name));
+    const bool copied = !now || now->st_dev != source->st_dev || now->st_ino != source->st_ino;
+    policy_->Linked(place, message.sequence(), held, *source, copied);
+  } else {
+    policy_->Made(place, message.sequence());
+  }
+  return {};
+}
+
+Status Applier::MakeClaimed(const WriteBack& message, const Place& place, const std::string& temporary) {
+  const int parent = place.parent.get();
+  const char* const name = temporary.c_str();
+  const v1::Meta* meta = nullptr;
+  std::function<int()> make;
+  switch (message.op_case()) {
+    case WriteBack::kPutFile:
+      meta = &message.put_file().meta();
+      make = [&] {
+        return UniqueFd(::openat(parent, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)) ? 0 : -1;
+      };
+      break;
+    case WriteBack::kMakeDirectory:
+      meta = &message.make_directory().meta();
+      make = [&] { return ::mkdirat(parent, name, 0700); };
+      break;
+    case WriteBack::kMakeSymlink: {
+      const std::string& target = message.make_symlink().target();
+      if (target.empty() || target.size() >= PATH_MAX || target.find('\0') != std::string::npos) break;
+      meta = &message.make_symlink().meta();
+      make = [&] { return ::symlinkat(target.c_str(), parent, name); };
+      break;
+    }
+    case WriteBack::kMakeSpecial: {
+      meta = &message.make_special().meta();
+      const mode_t type = meta->mode() & S_IFMT;
+      if (type != S_IFIFO && type != S_IFSOCK) break;
+      make = [&, type] { return ::mknodat(parent, name, type | 0600, 0); };
+      break;
+    }
+    case WriteBack::kMakeHardLink: {
+      VRUN_ASSIGN(const auto source, context_->paths.Find(message.make_hard_link().existing()));
+      if (!source) return ErrnoError(ENOENT, "link " + Escape(place.path));
+      const int from = source->parent.get();
+      const Status linked = MakeTemporaryName(parent, temporary, place.path,
+                                              [&] { return ::linkat(from, source->name.c_str(), parent, name, 0); });
+      const int error = linked ? 0 : linked.error().error_number();
+      if (error != EXDEV && error != EMLINK && error != EPERM) return linked;
+      context_->flush.TouchedMuch(parent);
+      return CopyTree(from, source->name, parent, temporary);
+    }
+    default: break;
+  }
+  if (!make) return Error(Code::kInvalid, Escape(message.path()) + ": an exclusive operation that makes nothing");
+  VRUN_TRY(MakeTemporaryName(parent, temporary, place.path, make));
+  return context_->FinishMeta(place, temporary, *meta, MetaFor::kFinal);
 }
 
 }  // namespace vrun::home

@@ -26,7 +26,8 @@ std::string ApplyPaths::Actual(const std::string& asked) const {
   return asked;
 }
 
-Status ApplyPaths::RefuseHidden(const std::string& path) const {
+Status ApplyPaths::Refuse(const std::string& path) const {
+  VRUN_TRY(scope_.Check(path));
   if (!options_->rules) return {};
   const auto rules = options_->rules();
   if (rules && !rules->Denies(path, options_->exposed)) return {};
@@ -44,12 +45,12 @@ Result<std::optional<Place>> ApplyPaths::Find(const std::string& asked) const {
   Place place;
   place.asked = asked;
   place.path = Actual(asked);
-  VRUN_TRY(RefuseHidden(place.path));
+  VRUN_TRY(Refuse(place.path));
   auto parent = root_.OpenDirectory(ParentOf(place.path));
   if (!parent && (parent.error().error_number() == ENOENT || parent.error().error_number() == ENOTDIR)) {
     if (const auto now = used_.DirectoryNow(place.path, root_.fd())) {
       place.path = Actual(*now);
-      VRUN_TRY(RefuseHidden(place.path));
+      VRUN_TRY(Refuse(place.path));
       parent = root_.OpenDirectory(ParentOf(place.path));
     }
   }
@@ -65,7 +66,7 @@ Result<std::optional<Place>> ApplyPaths::Find(const std::string& asked) const {
 
 Result<std::optional<Place>> ApplyPaths::FindOrRoot(const std::string& asked) const {
   if (asked != "/") return Find(asked);
-  VRUN_TRY(RefuseHidden("/"));
+  VRUN_TRY(Refuse("/"));
   Place place;
   place.asked = place.path = "/";
   place.name = ".";
@@ -97,7 +98,7 @@ Result<std::optional<Place>> ApplyPaths::FindFileNow(const Place& place,
   now.asked = place.asked;
   now.name = *name;
   now.path = ChildOf(ParentOf(place.path), now.name);
-  VRUN_TRY(RefuseHidden(now.path));
+  VRUN_TRY(Refuse(now.path));
   now.parent.Reset(::fcntl(place.parent.get(), F_DUPFD_CLOEXEC, 0));
   if (!now.parent) return ErrnoError("open the directory of " + Escape(now.path));
   return now;

@@ -13,6 +13,7 @@
 #include "home/apply/apply_journal.h"
 #include "home/root/safe_root.h"
 #include "home/root/used_places.h"
+#include "home/scope/write_scope.h"
 
 namespace vrun::home {
 
@@ -31,10 +32,11 @@ class ApplyPaths {
  public:
   // Options and journal must outlive it.
   ApplyPaths(const ApplyOptions* options, ApplyJournal* journal, SafeRoot root)
-      : options_(options), journal_(journal), root_(std::move(root)) {}
+      : options_(options), journal_(journal), root_(std::move(root)), scope_(options->root) {}
 
   std::string Actual(const std::string& asked) const;
-  Status RefuseHidden(const std::string& path) const;
+  // kDenied: no job writes there.
+  Status Refuse(const std::string& path) const;
   bool HasHiddenBelow(const std::string& path) const;
   // nullopt: a parent is missing or is not a directory.
   Result<std::optional<Place>> Find(const std::string& asked) const;
@@ -68,6 +70,7 @@ class ApplyPaths {
   ApplyJournal* journal_;
   SafeRoot root_;
   UsedPlaces used_;
+  mutable WriteScope scope_;
   std::map<std::string, std::string> aside_;
   std::map<std::string, int> left_out_;  // attribute -> times reported
   std::string Shown(const std::string& path) const;

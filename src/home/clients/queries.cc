@@ -53,6 +53,7 @@ void Queries::Answer(const Client& client, const v1::Query& query) {
     case v1::Query::kWhy: return Why(client, query.why());
     case v1::Query::kListTeams: return ListTeams(client);
     case v1::Query::kListAccounts: return ListAccounts(client, query.list_accounts());
+    case v1::Query::kUsage: return Usage(client, query.usage());
     default:
       return client->SendError(
           Error(Code::kUnsupported,
@@ -196,6 +197,16 @@ void Queries::ListAccounts(const Client& client, const v1::Query::ListAccounts& 
                                                             *message.mutable_accounts() = *std::move(reply);
                                                             Finish(client, message);
                                                           });
+}
+
+void Queries::Usage(const Client& client, const v1::UsageRequest& request) {
+  controller_->Call<v1::UsageRequest, v1::UsageReport>("Usage", request, kTimeout,
+                                                       [client](Result<v1::UsageReport> reply) {
+                                                         if (!reply) return client->SendError(reply.error());
+                                                         v1::HomeMessage message;
+                                                         *message.mutable_usage() = *std::move(reply);
+                                                         Finish(client, message);
+                                                       });
 }
 
 void Queries::CancelJobs(const Client& client, const v1::Query::CancelJobs& cancel) {

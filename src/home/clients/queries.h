@@ -44,6 +44,7 @@ class Queries {
   void Why(const Client& client, const v1::Query::Why& query);
   void ListTeams(const Client& client);
   void ListAccounts(const Client& client, const v1::Query::ListAccounts& query);
+  void Usage(const Client& client, const v1::UsageRequest& request);
   void CancelJobs(const Client& client, const v1::Query::CancelJobs& cancel);
 
   EventLoop* const loop_;

@@ -20,6 +20,8 @@ constexpr size_t kMaxIdleChannels = 4096;
 constexpr int64_t kIdleMicros = 15 * 60 * 1'000'000LL;
 constexpr int64_t kFirstRetryMicros = 50'000;
 constexpr int64_t kLastRetryMicros = 2'000'000;
+// After the last job a node still sends what that has left, such as its trace.
+constexpr int64_t kLingerMicros = 5'000'000;
 
 }  // namespace
 
@@ -35,14 +37,24 @@ class NodeLinks::ContentLink {
   ContentLink(NodeLinks* links, std::vector<std::string> addresses) : links_(links), addresses_(std::move(addresses)) {}
   ~ContentLink() {
     links_->loop_->Cancel(retry_);
+    links_->loop_->Cancel(linger_);
     Drop();
   }
 
   void Add(const Use* use, const v1::Placement& placement) {
     uses_[use] = placement;
+    links_->loop_->Cancel(std::exchange(linger_, 0));
+    if (core_) core_->session->SetServes(true);
     if (!core_ && retry_ == 0) Open();
   }
-  void Remove(const Use* use) { uses_.erase(use); }
+  void Remove(const Use* use) {
+    uses_.erase(use);
+    if (!uses_.empty() || linger_ != 0) return;
+    linger_ = links_->loop_->After(kLingerMicros, [this] {
+      linger_ = 0;
+      if (core_) core_->session->SetServes(false);
+    });
+  }
   uint64_t sent_bytes() const { return sent_before_ + (core_ ? core_->session->sent_bytes() : 0); }
   int64_t shown_micros() const { return std::max(shown_before_, core_ ? core_->session->shown_micros() : 0); }
   bool idle() const { return uses_.empty() && !core_ && retry_ == 0; }
@@ -120,6 +132,7 @@ class NodeLinks::ContentLink {
   std::map<const Use*, v1::Placement> uses_;
   std::unique_ptr<Core> core_;
   EventLoop::TimerId retry_ = 0;
+  EventLoop::TimerId linger_ = 0;  // then nothing is served until there is another job
   int64_t delay_ = kFirstRetryMicros;
   int64_t opened_us_ = 0;
   uint64_t sent_before_ = 0;  // by earlier streams

@@ -54,7 +54,8 @@ class NodeLinks {
   Result<std::unique_ptr<SnapshotStream>> OpenSnapshots(const std::string& address, SnapshotStream::Events events);
 
   // While held, a content stream to the file system server at `addresses` is reopened when it breaks. A working stream
-  // stays open even without a job, because the node's caches benefit from it.
+  // stays open even without a job, so that the node remains a peer of others. But some seconds after the last job
+  // nothing is served on it, until there is another one.
   class ContentUse {
    public:
     virtual ~ContentUse() = default;

@@ -321,6 +321,7 @@ std::shared_ptr<const DenyRules> DenyList::Current() const {
   auto rules = std::make_shared<DenyRules>();
   const std::string& root = options_.root;
   rules->root_ = root;
+  rules->writes_ = options_.writes;
   for (const std::string& own : options_.own) {
     // Both by the given name and by its resolved path.
     char resolved[PATH_MAX];

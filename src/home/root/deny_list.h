@@ -21,6 +21,13 @@
 
 namespace vrun::home {
 
+// What jobs may give files at home.
+enum class JobWrites {
+  kOwn,    // as kPlain, and only this user's owner
+  kPlain,  // no setuid, setgid and file capabilities but those that home has given a file itself
+  kAny,    // whatever this user may give them
+};
+
 struct FileId {
   uint64_t device = 0, inode = 0;
   bool operator==(const FileId&) const = default;
@@ -43,6 +50,8 @@ class DenyRules {
   // to where no pattern matches.
   bool HidesBelow(std::string_view path, const std::vector<std::string>& exposed = {}) const;
 
+  JobWrites writes() const { return writes_; }
+
   // The names to leave out of a tree (tree::ScanOptions::hidden), given the granted `exposed` paths.
   std::vector<std::string> Hidden(const std::vector<std::string>& exposed = {}) const;
 
@@ -53,6 +62,7 @@ class DenyRules {
   bool IsThere(const std::string& path, const std::vector<std::string>& exposed) const;
 
   std::string root_;
+  JobWrites writes_ = JobWrites::kPlain;
   std::vector<std::string> own_;           // vrun's own directories, and the administrator's: no --expose opens them
   std::vector<std::string> listed_;        // denied by the user's list, or in /etc
   std::vector<std::string> opened_;        // served all the same, by a list
@@ -70,6 +80,7 @@ class DenyList {
     std::vector<std::string> home_parents;        // {"/home"} for root
     std::vector<std::string> own;                 // paths of this machine, in or outside of the root
     std::string admin_list = "", user_list = "";  // files of this machine (own_list.h); "" or absent: none
+    JobWrites writes = JobWrites::kPlain;
   };
   explicit DenyList(Options options);
 

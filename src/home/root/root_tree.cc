@@ -27,8 +27,6 @@ constexpr int kPieceDepth = 2;
 constexpr size_t kMostPieces = 64;
 constexpr size_t kMostWanted = 20'000;  // paths of one run
 constexpr int kDeepest = 200;           // deeper paths wait for their turn
-// Files with several names that are examined each time, because a change of an unread name is not reported.
-constexpr uint64_t kMostLinked = 20'000;
 // After that many pieces something is wrong: the root is scanned in one go.
 constexpr uint64_t kTooManyPieces = 100'000;
 
@@ -62,27 +60,6 @@ tree::DirtySet Below(const tree::DirtySet& dirty, const std::string& path) {
   }
   below.inodes = dirty.inodes;
   return below;
-}
-
-// What may have changed without a report while directories are watched only when they are read: files with another
-// name, and the times of unread directories.
-tree::DirtySet Unreported(const tree::Tree& snapshot) {
-  const Digest unread = tree::UnreadDigest(0, 0);
-  const std::string_view mark = unread.view().substr(0, 16);
-  tree::DirtySet dirty = tree::LinkedNames(snapshot);
-  std::vector<std::pair<std::string, tree::DirectoryPtr>> stack{{"/", snapshot.directory}};
-  while (!stack.empty()) {
-    const auto [path, directory] = std::move(stack.back());
-    stack.pop_back();
-    for (size_t i = 0; i < directory->size(); ++i) {
-      if (tree::DirectoryPtr child = directory->Child(i)) {
-        stack.emplace_back(tree::JoinPath(path, directory->NameAt(i)), std::move(child));
-      } else if (directory->EncodedAt(i).find(mark) != std::string_view::npos) {
-        dirty.names[path].emplace(directory->NameAt(i));
-      }
-    }
-  }
-  return dirty;
 }
 
 int DepthOf(const std::string& path) {
@@ -200,9 +177,7 @@ void RootTree::Refresh() {
     waiters.swap(waiters_);
   }
   for (const Waiter& waiter : waiters) doubted_.wanted.insert(waiter.paths.begin(), waiter.paths.end());
-  if (WatchesLazily() && snapshot_->directory->totals().linked <= kMostLinked) {
-    Merge(Unreported(*snapshot_), &doubted_);
-  }
+  if (WatchesLazily() && CanExamine()) Merge(tree::OutdatedNames(*snapshot_, options_.root), &doubted_);
   const Status current = MakeCurrent();
   AnswerAll(std::move(waiters), current);
   if (!current) AnswerAll(std::exchange(for_whole_, {}), current);
@@ -212,7 +187,7 @@ void RootTree::AnswerAll(std::vector<Waiter> waiters, const Status& current) {
   for (Waiter& waiter : waiters) {
     if (!current) {
       Answer(std::move(waiter), current.error());
-    } else if (pieces_ && (waiter.whole || (WatchesLazily() && snapshot_->directory->totals().linked > kMostLinked))) {
+    } else if (pieces_ && (waiter.whole || (WatchesLazily() && !CanExamine()))) {
       for_whole_.push_back(std::move(waiter));
     } else if (waiter.exposed.empty()) {
       Answer(std::move(waiter), snapshot_);
@@ -284,12 +259,7 @@ void RootTree::NextPiece() {
   if (pieces_->todo.empty()) {
     // A directory may have been replaced before its turn.
     std::string left = tree::AnyUnread(snapshot_->directory, "/");
-    if (left.empty() && WatchesLazily()) {
-      Merge(Unreported(*snapshot_), &doubted_);
-      if (const Status current = MakeCurrent(); !current) return Fail(current.error());
-      if (!pieces_) return;
-      left = tree::AnyUnread(snapshot_->directory, "/");
-    }
+    if (left.empty() && WatchesLazily() && !pieces_->examined) return ExamineAll();
     if (left.empty()) return HaveAll();
     pieces_->todo.push_back(std::move(left));
   }
@@ -326,6 +296,7 @@ void RootTree::ReadAt(const std::string& path) {
   pieces_->piece = *piece;
   pieces_->rules = rules_;
   pieces_->meanwhile = {};
+  pieces_->examined = false;
   tree::ScanOptions scan = ScanFor({});
   scan.stop = &stop_;
   const bool low = for_whole_.empty();
@@ -341,6 +312,21 @@ void RootTree::ReadAt(const std::string& path) {
           HavePiece(number, std::move(piece));
         });
       });
+}
+
+// All directories are watched now. What changed before may not have been reported.
+void RootTree::ExamineAll() {
+  pieces_->examined = true;
+  if (reader_.joinable()) reader_.join();
+  reader_ = std::thread([this, snapshot = snapshot_, low = for_whole_.empty(), number = pieces_begun_] {
+    if (low) LowerPriority();
+    worker_.Post([this, number, outdated = tree::OutdatedNames(*snapshot, options_.root)]() mutable {
+      if (!pieces_ || pieces_begun_ != number) return;  // of an earlier scan
+      Merge(std::move(outdated), &doubted_);
+      if (const Status current = MakeCurrent(); !current) return Fail(current.error());
+      NextPiece();
+    });
+  });
 }
 
 void RootTree::HavePiece(uint64_t number, Result<tree::Piece> piece) {

@@ -90,6 +90,7 @@ class RootTree {
     std::optional<tree::Piece> piece;        // being read
     std::shared_ptr<const DenyRules> rules;  // the piece is read with these
     tree::DirtySet meanwhile;                // what changed in the piece since it was begun
+    bool examined = false;                   // once more, after the last piece
     int64_t began = 0;
   };
   void Add(Waiter waiter);
@@ -102,12 +103,14 @@ class RootTree {
   void NextPiece();
   void ReadAt(const std::string& path);
   void HavePiece(uint64_t number, Result<tree::Piece> piece);
+  void ExamineAll();
   void HaveAll();
   void Fail(const Error& error);  // of the first scan: the next who asks begins it anew
   // A file with several names may have another one in a directory that is read.
   void AddLinked(tree::DirtySet* dirty) const;
-  // Changes in unread directories are not reported either.
+  // Changes in unread directories are not reported, even if their files have other names in directories that are read.
   bool WatchesLazily() const { return pieces_ && watcher_ && watcher_->kind() == "inotify"; }
+  bool CanExamine() const { return snapshot_->entries <= kMostExamined; }
   tree::DirtySet Changes();  // since the last time
   // Updates snapshot_ and rules_ with what is dirty. `names`: see tree::Rescan.
   Status Look(tree::DirtySet dirty, bool denied_anew, bool* names);
@@ -115,6 +118,9 @@ class RootTree {
   Result<tree::TreePtr> Expose(const std::vector<std::string>& exposed);
   tree::ScanOptions ScanFor(const std::vector<std::string>& exposed) const;
   void Answer(Waiter waiter, Result<tree::TreePtr> result);
+
+  // Files that are examined for each caller while WatchesLazily. If more are known, callers wait for the whole tree.
+  static constexpr uint64_t kMostExamined = 100'000;
 
   EventLoop* const loop_;
   const Options options_;

@@ -115,6 +115,7 @@ void Launch::OnSubmitted(Result<v1::SubmitReply> reply) {
     }
     reply_ = std::move(*reply);
     if (!reply_->deadline().empty()) events_.on_notice(reply_->deadline());
+    if (!reply_->warning().empty()) events_.on_notice(reply_->warning());
     // Taken out first: they may call Abandon, which clears the events.
     auto accepted = std::exchange(events_.on_accepted, nullptr);
     accepted(reply_->job());

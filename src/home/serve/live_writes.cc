@@ -34,6 +34,7 @@ constexpr int64_t kFullMicros = 5'000'000;    // between retries while home is f
 constexpr size_t kLately = 16384;             // more operations than a window has
 constexpr uint64_t kMostTold = 10;            // consecutive failures that are reported
 constexpr size_t kToldLately = 64;            // lines, for new listeners
+constexpr size_t kRefusedLately = 256;        // more exclusive operations than can be under way
 
 // Errors that go away when somebody frees space.
 bool MayPass(const Error& error) {
@@ -149,6 +150,7 @@ class LiveWrites::View {
     Applier::Flushing begun;
     uint64_t settled = 0;
     std::vector<v1::Applied> applied;
+    std::vector<uint64_t> refused;
     Status status;
     int64_t micros = 0;
   };
@@ -199,7 +201,7 @@ class LiveWrites::View {
         ApplyOne(message);
         if (tell) Acknowledge(0);
         lock.lock();
-      } else if (unsynced_ > 0 && !flushing_ && now >= sync_due_) {
+      } else if (unsynced_ > 0 && !flushing_ && (urgent_ || now >= sync_due_)) {
         lock.unlock();
         BeginFlush();
         lock.lock();
@@ -225,6 +227,7 @@ class LiveWrites::View {
     // What an earlier home has applied.
     VRUN_ASSIGN(const uint64_t durable, applier->Sync());
     applier_ = std::move(applier);
+    NoteRefused(applier_->TakeRefused());
     Advance();
     MutexLock lock(mutex_);
     durable_ = std::max(durable_, durable);
@@ -274,9 +277,11 @@ class LiveWrites::View {
     taken_ = told_taken_ = 0;
     first.set_begin(begin_);
     first.set_window(kWindow);
+    first.set_claims(true);
     first.mutable_ack()->set_sequence(durable_);
     // Repeats those of acknowledgements that were lost with the stream before.
     for (const v1::Applied& one : lately_) *first.mutable_ack()->add_applied() = one;
+    for (const uint64_t one : refused_lately_) first.mutable_ack()->add_refused(one);
     const Send send = send_;
     lock->unlock();
     if (send) send(first);
@@ -296,20 +301,22 @@ class LiveWrites::View {
     if (applied && !message.has_file_data()) ignoring_ = false;
     if (applied && !ignoring_) failures_ = 0;
     if (ignoring_) settled_ = message.sequence();
-    const bool whole = message.has_file_data() ? message.file_data().last() : !message.has_put_file();
+    const bool begins = message.has_put_file() && !message.exclusive();
+    const bool whole = message.has_file_data() ? message.file_data().last() : !begins;
     if (whole && settled_ == message.sequence() && applier_) applier_->Settle(settled_);
     Advance();
     if (unsynced_++ == 0) sync_due_ = std::max(MonotonicMicros() + kGatherMicros, rest_until_);
     unsynced_bytes_ += message.file_data().data().size();
     if (const uint64_t wanted = applier_ ? applier_->TakeWantWhole() : 0; wanted != 0) Acknowledge(wanted);
+    urgent_ |= message.exclusive();  // a program waits for it
     const bool much = unsynced_ >= kSyncOperations || unsynced_bytes_ >= kSyncBytes;
-    if (much && !flushing_) BeginFlush();
+    if ((much || urgent_) && !flushing_) BeginFlush();
   }
 
   void Failed(const v1::WriteBack& message, const Error& error) {
     settled_ = message.sequence();
     refused_ = true;
-    if (message.has_put_file() || message.has_file_data()) ignoring_ = true;
+    if ((message.has_put_file() && !message.exclusive()) || message.has_file_data()) ignoring_ = true;
     {
       MutexLock lock(mutex_);
       ++failed_;
@@ -348,11 +355,13 @@ class LiveWrites::View {
     }
     unsynced_ = 0;
     unsynced_bytes_ = 0;
+    urgent_ = false;
     flushing_ = true;
     Flushed begun;
     begun.begun = applier_->BeginSync();
     begun.settled = settled_;
     begun.applied = applier_->TakeApplied();
+    begun.refused = applier_->TakeRefused();
     flusher_.Post([this, begun = std::move(begun)]() mutable {
       const int64_t began = MonotonicMicros();
       begun.status = flush_ ? flush_(begun.begun.flush.get()) : begun.begun.flush->Flush();
@@ -369,6 +378,7 @@ class LiveWrites::View {
     rest_until_ = now + flushed.micros;
     sync_due_ = std::max(sync_due_, rest_until_);
     applier_->EndSync(flushed.begun, flushed.status.has_value());
+    NoteRefused(flushed.refused);
     std::vector<std::function<void()>> calls;
     v1::LiveAck ack;
     Send send;
@@ -378,6 +388,11 @@ class LiveWrites::View {
       if (flushed.status) {
         durable_ = std::max({durable_, flushed.begun.sequence, flushed.settled});
         ack.mutable_ack()->set_sequence(durable_);
+        // Those of a failed flush, too.
+        for (const uint64_t one : refused_lately_) {
+          if (one > told_refused_) ack.mutable_ack()->add_refused(one);
+        }
+        if (!refused_lately_.empty()) told_refused_ = refused_lately_.back();
         for (v1::Applied& one : std::exchange(unacknowledged_, {})) {
           *ack.mutable_ack()->add_applied() = one;
           lately_.push_back(std::move(one));
@@ -394,6 +409,11 @@ class LiveWrites::View {
     }
     if (send) send(ack);
     for (const auto& call : calls) call();
+  }
+
+  void NoteRefused(const std::vector<uint64_t>& refused) {
+    refused_lately_.insert(refused_lately_.end(), refused.begin(), refused.end());
+    while (refused_lately_.size() > kRefusedLately) refused_lately_.pop_front();
   }
 
   void Tell(const std::string& text) {
@@ -454,6 +474,9 @@ class LiveWrites::View {
   bool flushing_ = false;
   std::vector<v1::Applied> unacknowledged_;  // from failed flushes
   std::deque<v1::Applied> lately_;
+  std::deque<uint64_t> refused_lately_;  // exclusive operations that found their name taken, ascending
+  uint64_t told_refused_ = 0;            // the last of them that was sent
+  bool urgent_ = false;                  // an exclusive operation was applied since the last flush
   WorkQueue flusher_{"live-flush"};
 
   std::thread thread_;

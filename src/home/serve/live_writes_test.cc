@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -62,6 +63,8 @@ class LiveWritesTest : public testing::Test {
       if (ack.begin() != 0) window_ = ack.window();
       taken_ = ack.begin() != 0 ? 0 : std::max(taken_, ack.taken());
       acknowledged_ = ack.ack().sequence();
+      takes_claims_ |= ack.claims();
+      refused_.insert(ack.ack().refused().begin(), ack.ack().refused().end());
       changed_.notify_all();
     });
     EXPECT_TRUE(Until([this] { return begin_ != 0; }));
@@ -127,6 +130,8 @@ class LiveWritesTest : public testing::Test {
   uint64_t acknowledged_ = 0;
   uint64_t window_ = 0;
   uint64_t taken_ = 0;
+  bool takes_claims_ = false;
+  std::set<uint64_t> refused_;
   int flushes_ = 0;
   bool disk_busy_ = false;
   bool fails_ = false;
@@ -181,6 +186,29 @@ TEST_F(LiveWritesTest, TheNextStreamBeginsWhereHomeIsAndTheLastOneIsNotHeard) {
   Put(2, "/c", "of this one");
   ASSERT_TRUE(Acknowledged(2));
   EXPECT_EQ(Read("/b") + Read("/c"), "(none)of this one");
+}
+
+// At once, however long the last flush took, because a program waits for it.
+TEST_F(LiveWritesTest, ANameThatIsTakenIsRefusedAndANewHomeSaysSoToo) {
+  const auto claim = [&](uint64_t operation) {
+    v1::WriteBack message;
+    message.set_sequence(Sequence(operation));
+    message.set_path("/lock");
+    message.set_exclusive(true);
+    message.mutable_make_directory()->mutable_meta()->set_mode(S_IFDIR | 0700);
+    writes_->Write(kView, begin_, message);
+  };
+  Join();
+  EXPECT_TRUE(takes_claims_);
+  claim(1);
+  claim(2);
+  ASSERT_TRUE(Acknowledged(2));
+  EXPECT_EQ(refused_, std::set{Sequence(2)});
+  EXPECT_TRUE(std::filesystem::is_directory(top_ + "/root/lock"));
+  refused_.clear();
+  Start();
+  Join();
+  EXPECT_EQ(refused_, std::set{Sequence(2)});
 }
 
 TEST_F(LiveWritesTest, ANewHomeKnowsWhatTheOneBeforeHad) {

@@ -28,6 +28,7 @@
 #include "base/io/work_queue.h"
 #include "base/log.h"
 #include "gpu/amd.h"
+#include "http/metrics_server.h"
 #include "identity/renewal.h"
 #include "node/agent/attempt.h"
 #include "node/agent/controller_link.h"
@@ -38,6 +39,7 @@
 #include "node/fs/kept_store.h"
 #include "node/gang/gang.h"
 #include "node/gpus/node_gpus.h"
+#include "node/metrics/node_metrics.h"
 #include "node/uid_ranges.h"
 #include "people/members.h"
 #include "rpc/rpc.h"
@@ -192,6 +194,8 @@ class Agent : public AttemptHost {
   // The node's resources; adds what is known of its GPUs.
   v1::Resources DescribeGpus(v1::NodeFacts* facts) const;
   v1::Register Describe();
+  NodeFigures Figures() const;
+  void KeepUsages(const v1::GpuUsages& usages);
   void Presign(const std::string& tenant, v1::PresignRequest request);
   void OnPresigned(v1::PresignReply reply);
   void OnController(const v1::ControllerMessage& message);
@@ -230,8 +234,10 @@ class Agent : public AttemptHost {
   std::unique_ptr<NodeCaches> caches_;
   std::unique_ptr<KeptServer> kept_server_;
   v1::NodeFacts facts_;
-  std::unique_ptr<NodeGpus> gpus_;     // null: no driver of NVIDIA, or the number was given (--gpus)
-  std::optional<gpu::Inventory> amd_;  // only without gpus_
+  v1::GpuReport gpu_report_;                   // the latest; empty: none yet
+  std::map<AttemptKey, v1::GpuUsage> usages_;  // the latest of the pods that are here
+  std::unique_ptr<NodeGpus> gpus_;             // null: no driver of NVIDIA, or the number was given (--gpus)
+  std::optional<gpu::Inventory> amd_;          // only without gpus_
   std::unique_ptr<SupervisorLink> spare_;
   std::vector<std::unique_ptr<SupervisorLink>> released_;  // of an earlier agent; they end
   std::map<AttemptKey, std::unique_ptr<Attempt>> attempts_;
@@ -243,6 +249,7 @@ class Agent : public AttemptHost {
   std::map<std::pair<AttemptKey, std::string>, std::pair<std::shared_ptr<HomeStream>, v1::Attach>> early_;
   std::unique_ptr<ControllerLink> controller_;
   std::optional<identity::Renewal> renewal_;
+  std::unique_ptr<http::Server> metrics_;
   std::unique_ptr<rpc::Server> server_;  // destroyed first but for reports_: its streams post to the members above
   WorkQueue reports_{"reports", 4};
 };
@@ -335,6 +342,10 @@ Status Agent::Start() {
                                            [[maybe_unused]] ssize_t n = ::write(fd, "ok\n", 3);
                                            ::close(fd);
                                          }}));
+  if (!options_.metrics.empty()) {
+    VRUN_ASSIGN(metrics_, http::ServeMetrics(options_.metrics, &loop_, [this] { return MetricsText(Figures()); }));
+    LogInfo("figures for Prometheus are at port {}", metrics_->port());
+  }
   renewal_.emplace(&loop_, identity::Place{options_.pki_directory, options_.name, options_.controller});
   if (Result<std::unique_ptr<SupervisorLink>> spare = SupervisorLink::Start(&loop_)) spare_ = std::move(*spare);
   LogInfo("node {} listens on {}", options_.name, addresses_[0]);
@@ -348,12 +359,14 @@ void Agent::FindGpus() {
   Result<std::unique_ptr<NodeGpus>> gpus = NodeGpus::Start(&loop_, options,
                                                            {.on_report =
                                                                 [this](const v1::GpuReport& report) {
+                                                                  gpu_report_ = report;
                                                                   v1::AgentMessage message;
                                                                   *message.mutable_gpus() = report;
                                                                   if (controller_) controller_->Send(message);
                                                                 },
                                                             .on_usages =
                                                                 [this](const v1::GpuUsages& usages) {
+                                                                  KeepUsages(usages);
                                                                   v1::AgentMessage message;
                                                                   *message.mutable_gpu_usages() = usages;
                                                                   if (controller_) controller_->Send(message);
@@ -390,6 +403,7 @@ Result<v1::Isolation> Agent::Isolate(const v1::Resources& resources, std::vector
     ports.push_back(static_cast<uint32_t>(std::strtoul(own->c_str(), nullptr, 10)));
   }
   if (options_.listen_port > 0) ports.push_back(static_cast<uint32_t>(options_.listen_port));
+  if (metrics_) ports.push_back(static_cast<uint32_t>(metrics_->port()));
   VRUN_ASSIGN(v1::Isolation isolation, IsolationOf(options_.isolation, options_.controller, ports));
   v1::NodeFacts unused;
   const v1::Resources machine = DescribeGpus(&unused);
@@ -538,6 +552,37 @@ void Agent::Pass(const v1::ExecInPod& exec) {
   v1::ExecInPod answer = AnswerTo(exec);
   answer.set_problem("the controller cannot be reached from node " + options_.name + ": try again");
   from->second->Exec(answer);
+}
+
+void Agent::KeepUsages(const v1::GpuUsages& usages) {
+  for (const v1::GpuUsage& usage : usages.usages()) usages_[AttemptKey::Of(usage)] = usage;
+  std::erase_if(usages_, [this](const auto& u) { return !attempts_.contains(u.first); });
+}
+
+NodeFigures Agent::Figures() const {
+  NodeFigures figures{.node = options_.name, .pool = options_.pool};
+  figures.connected = controller_ && controller_->registered();
+  v1::NodeFacts facts;
+  figures.total = DescribeGpus(&facts);
+  for (const auto& [key, attempt] : attempts_) {
+    switch (attempt->state()) {
+      case Attempt::State::kWaiting: ++figures.pods["waiting"]; break;
+      case Attempt::State::kOpening: ++figures.pods["starting"]; break;
+      case Attempt::State::kRunning: ++figures.pods["running"]; break;
+      default: ++figures.pods["ended"]; continue;
+    }
+    const v1::Resources& given = attempt->order().spec().resources();
+    figures.milli_cpus_given += given.milli_cpus();
+    figures.memory_given_bytes += given.memory_bytes();
+    if (const auto usage = usages_.find(key); usage != usages_.end()) figures.usages.push_back(usage->second);
+  }
+  for (const auto& [key, server] : fs_servers_) figures.file_system_servers += server->alive() ? 1 : 0;
+  figures.unsent_ends = ended_.size();
+  figures.cache = caches_->Figures();
+  figures.drain = gpu_report_.drain();
+  const auto& gpus = gpu_report_.gpus_size() > 0 ? gpu_report_.gpus() : facts.gpus();
+  for (const v1::Gpu& gpu : gpus) figures.gpu_faults.push_back(gpu.problem());
+  return figures;
 }
 
 v1::Register Agent::Describe() {

@@ -330,6 +330,9 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::R
   before_start_.clear();
   // What a later agent needs to adopt the task (agent.cc, Recover). Not synced: after a power loss there is no
   // supervisor to adopt.
+  // The supervisor has the environment and the script, in memory. They never reach the disk.
+  order_.mutable_spec()->mutable_command()->clear_environment();
+  order_.mutable_spec()->mutable_command()->clear_script();
   VRUN_ASSIGN(UniqueFd order, OpenFile(directory() + "/order", O_WRONLY | O_CREAT | O_TRUNC, 0600));
   VRUN_TRY(WriteAll(order.get(), order_.SerializeAsString()));
   std::string leases = std::to_string(lease_) + " " + std::to_string(live_view_) + " " + FormatCpuList(cpus) + "\n" +

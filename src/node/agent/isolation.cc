@@ -63,7 +63,12 @@ Result<v1::Isolation> IsolationOf(const IsolationOptions& options, const std::st
   for (const std::string& text : options.refuse) {
     VRUN_ASSIGN(*out.add_refused(), ParseRefused(text));
   }
-  if (Result<v1::Isolation::Destination> it = ParseRefused(controller)) *out.add_refused() = *std::move(it);
+  for (size_t at = 0; at <= controller.size();) {
+    const size_t end = std::min(controller.find(',', at), controller.size());
+    Result<v1::Isolation::Destination> it = ParseRefused(controller.substr(at, end - at));
+    if (it) *out.add_refused() = *std::move(it);
+    at = end + 1;
+  }
   for (const uint32_t port : own_ports) {
     if (port != 0) out.add_refused()->set_port(port);
   }

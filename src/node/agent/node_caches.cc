@@ -115,9 +115,33 @@ void NodeCaches::Tick() {
   Measure();
 }
 
+// A server counts from its own start, so what it tells may be less than before.
+void NodeCaches::Count(const v1::CacheStat& before, const v1::CacheStat& now) {
+  const bool same = now.hits() >= before.hits() && now.misses() >= before.misses();
+  const auto add = [&](uint64_t* sum, uint64_t (v1::CacheStat::*of)() const) {
+    const uint64_t then = same ? (before.*of)() : 0;
+    *sum += (now.*of)() >= then ? (now.*of)() - then : (now.*of)();
+  };
+  add(&counted_.hits, &v1::CacheStat::hits);
+  add(&counted_.misses, &v1::CacheStat::misses);
+  add(&counted_.corrupt_units, &v1::CacheStat::corrupt_units);
+  add(&counted_.evictions, &v1::CacheStat::evictions);
+  add(&counted_.failed_writes, &v1::CacheStat::failed_writes);
+  add(&counted_.fetched_bytes, &v1::CacheStat::fetched_bytes);
+}
+
+CacheFigures NodeCaches::Figures() const {
+  CacheFigures figures = counted_;
+  figures.bytes = bytes();
+  figures.limit_bytes = limit_;
+  return figures;
+}
+
 void NodeCaches::Heard(const std::string& tenant, const v1::CacheStat& stat) {
   Known& known = known_[tenant];
   known.bytes = stat.bytes();
+  Count(known.told, stat);
+  known.told = stat;
   const uint64_t touched = stat.hits() + stat.misses() + 1;
   if (std::exchange(known.touched, touched) != touched) known.used = WallMicros();
 }
@@ -180,7 +204,7 @@ void NodeCaches::Measure() {
       const auto servers = hooks_.servers();
       for (const Idle& cache : idle) {
         if (cache.bytes == UINT64_MAX || servers.contains(cache.tenant)) continue;
-        known_[cache.tenant] = {cache.bytes, 0, cache.used};
+        known_[cache.tenant] = {cache.bytes, 0, cache.used, {}};
       }
     });
   });

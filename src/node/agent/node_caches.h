@@ -17,6 +17,7 @@
 #include "node/agent/cache_budget.h"
 #include "node/fs/fs_client.h"
 #include "node/home_stream.h"
+#include "node/metrics/node_metrics.h"
 #include "node/tenant.h"
 #include "proto/cache.pb.h"
 
@@ -43,6 +44,8 @@ class NodeCaches {
 
   // The cache limit for a server that is started now.
   uint64_t LimitForNew() const;
+  // As of the last few seconds.
+  CacheFigures Figures() const;
   // Serves one /vrun.v1.Node/Cache stream; the caller keeps it while it is open.
   void Serve(const std::shared_ptr<HomeStream>& stream);
 
@@ -51,9 +54,11 @@ class NodeCaches {
     uint64_t bytes = 0;
     uint64_t touched = 0;  // hits + misses; a change means activity
     int64_t used = 0;      // wall clock
+    v1::CacheStat told;    // by the server that runs
   };
   void Tick();
   void Heard(const std::string& tenant, const v1::CacheStat& stat);
+  void Count(const v1::CacheStat& before, const v1::CacheStat& now);
   void Share();
   void Measure();  // starts the thread unless it is running
   void Answer(const std::shared_ptr<HomeStream>& stream, const std::string& frame);
@@ -66,6 +71,7 @@ class NodeCaches {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   EventLoop::TimerId timer_ = 0;
   std::map<std::string, Known> known_;         // all tenants with a directory
+  CacheFigures counted_;                       // its counters; the rest is made when asked
   std::map<std::string, uint64_t> told_;       // limits last sent to servers
   std::map<std::string, uint64_t> idle_most_;  // limits of caches without a server
   bool measuring_ = false;

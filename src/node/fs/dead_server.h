@@ -5,6 +5,9 @@
 // such a request was read, the caller waits uninterruptibly (request_wait_answer in fs/fuse/dev.c). If the server dies
 // before it replies, its process cannot exit until somebody does, and the next server starts only after that exit. So
 // the process that holds its /dev/fuse replies in its place.
+//
+// The same happens if the thread waits for a lock that the kernel holds for somebody else's request: it pushes a page
+// (FUSE_NOTIFY_STORE) that a job is reading, or tells of a name in a directory in which a job makes one.
 #pragma once
 
 #include <sys/types.h>
@@ -15,10 +18,14 @@ namespace vrun::node {
 // 6.15).
 bool HasLostFirstThread(pid_t pid);
 
-// Answers with EINTR every request on the connection of `device` that `dead` waits for. Returns how many; 0 also if
-// `device` is not a FUSE device. No other process may read from the connection. Other processes' requests are resent to
-// the next server, which asks for them (FUSE_NOTIFY_RESEND). Unread FORGETs are lost, so that server remembers some
-// inodes for longer. Does not block.
-int AnswerForDead(int device, pid_t dead);
+enum class Answering {
+  kItself,    // requests that the dead server waits for: EINTR
+  kHarmless,  // and others', with an error after which the kernel asks again: reads of several pages, and names
+  kReads,     // and reads of one page: EINTR, which readers may see
+};
+// Answers such requests on the connection of `device`. Returns how many; 0 also if `device` is not a FUSE device. No
+// other process may read from the connection. All other requests are resent to the next server, which asks for them
+// (FUSE_NOTIFY_RESEND). Unread FORGETs are lost, so that server remembers some inodes for longer. Does not block.
+int AnswerForDead(int device, pid_t dead, Answering answering);
 
 }  // namespace vrun::node

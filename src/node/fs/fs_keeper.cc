@@ -31,7 +31,8 @@ constexpr int64_t kLastDelayMicros = 2'000'000;
 constexpr int64_t kSoundMicros = 10'000'000;
 constexpr int kMostCrashesAtFirst = 3;  // for a server that has not served anything yet
 constexpr size_t kMostItems = 4096;
-constexpr int64_t kLookMicros = 1'000'000;  // how often to check for a dead server that cannot exit
+constexpr int64_t kLookMicros = 1'000'000;              // how often to check for a dead server that cannot exit
+constexpr int kLooksForOthers = 3, kLooksForReads = 6;  // after how many such checks more is answered
 
 class FsKeeper {
  public:
@@ -63,6 +64,7 @@ class FsKeeper {
   std::map<std::string, Item> items_;
   std::unique_ptr<ChildProcess> server_;
   EventLoop::TimerId look_ = 0;
+  int looks_ = 0;  // at a dead server that cannot exit
   UniqueFd socket_;
   FrameReader reader_;
   int64_t started_at_ = 0;
@@ -96,6 +98,7 @@ Status FsKeeper::StartServer() {
   const UniqueFd theirs(pair[1]);
   reader_ = FrameReader();
   started_at_ = MonotonicMicros();
+  looks_ = 0;
   VRUN_ASSIGN(server_, ChildProcess::Spawn(&loop_, command_, {listener_.get(), theirs.get()}));
   server_->OnExit([this](int status) { OnExit(status); });
   look_ = loop_.After(kLookMicros, [this] { HelpToEnd(); });
@@ -151,13 +154,20 @@ void FsKeeper::OnFrame(Frame frame) {
 
 void FsKeeper::HelpToEnd() {
   look_ = loop_.After(kLookMicros, [this] { HelpToEnd(); });
-  if (!HasLostFirstThread(server_->pid())) return;
+  if (!HasLostFirstThread(server_->pid())) {
+    looks_ = 0;
+    return;
+  }
+  // Its own requests first; then those that hold the locks for which it may wait, the less harmful ones first.
+  ++looks_;
+  const Answering answering = looks_ < kLooksForOthers  ? Answering::kItself
+                              : looks_ < kLooksForReads ? Answering::kHarmless
+                                                        : Answering::kReads;
   int answered = 0;
   for (const auto& [name, item] : items_) {
-    for (const UniqueFd& fd : item.fds) answered += AnswerForDead(fd.get(), server_->pid());
+    for (const UniqueFd& fd : item.fds) answered += AnswerForDead(fd.get(), server_->pid(), answering);
   }
-  if (answered > 0)
-    LogWarning("the file system server died while {} of its threads waited for its own mount", answered);
+  if (answered > 0) LogWarning("the file system server died while it waited for its own mount: {} requests", answered);
 }
 
 void FsKeeper::OnExit(int status) {

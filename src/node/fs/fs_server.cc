@@ -140,7 +140,7 @@ Status FsServer::Listen() {
   VRUN_ASSIGN(rpc::Credentials credentials, rpc::LoadCredentials(options_.pki_directory, options_.node_name));
   server_ = rpc::Server::Create(credentials);
   server_->Admit([here = shut_out_](const rpc::Peer& peer) { return here.Admit(peer.role, peer.name); });
-  sources_->Register(server_.get());
+  sources_->Register(server_.get(), options_.tenant);
   if (port_ == 0 && kept_->has_keeper()) {
     const auto reserved = kept_->ReservePort(options_.listen_host);
     port_ = reserved.value_or(0);

@@ -386,6 +386,9 @@ TEST_F(FsServerTest, OnlyAHomeWithATokenServes) {
   SmallHome node;
   node.MakeTree({{"hello", "hello"}});
   node.Dial(address_, authority_->Make("node", "n2"), "secret");
+  SmallHome other;  // of another user, who has got the token
+  other.MakeTree({{"hello", "hello"}});
+  other.Dial(address_, authority_->Make("home", "eve@elsewhere"), "secret");
   Send(OpenRequest(tree, 1));
   home_.Dial(address_, credentials_, "secret");
   auto [reply, mount] = Receive();
@@ -393,8 +396,10 @@ TEST_F(FsServerTest, OnlyAHomeWithATokenServes) {
   EXPECT_EQ(Read(mount, "hello"), "hello");
   EXPECT_EQ(liar.asked(v1::ContentRequest::kGetRoot), 0);
   EXPECT_EQ(node.asked(v1::ContentRequest::kGetRoot), 0);
+  EXPECT_EQ(other.asked(v1::ContentRequest::kGetRoot), 0);
   liar.HangUp();
   node.HangUp();
+  other.HangUp();
 }
 
 TEST_F(FsServerTest, WithoutTheAgentItStaysForItsTasksOnly) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "node/tenant.h"
 #include "proto/cache.pb.h"
 #include "proto/s3.pb.h"
 #include "vfs/content/write_behind.h"
@@ -11,14 +12,19 @@
 namespace vrun::node {
 
 SourceChain::SourceChain(const std::string& home_id, std::function<void()> home_is_back)
-    : home_(std::make_unique<ContentSource>(ContentSourceOptions{.home_id = home_id}, std::move(home_is_back))) {}
+    : home_id_(home_id),
+      home_(std::make_unique<ContentSource>(ContentSourceOptions{.home_id = home_id}, std::move(home_is_back))) {}
 
-void SourceChain::Register(rpc::Server* server) {
+void SourceChain::Register(rpc::Server* server, const std::string& tenant) {
   server->Streaming(
       "/vrun.v1.Content/Serve",
-      [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
+      [this, tenant](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
         if (peer.role != "home" && peer.role != "snapshots") {
           return Error(Code::kDenied, "content comes from a home or from the snapshot store only");
+        }
+        // A token that got out is of no use with another certificate.
+        if (peer.role == "home" && Tenant{peer.name, home_id_}.Key() != tenant) {
+          return Error(Code::kDenied, "content for these jobs comes from their user's home only");
         }
         return home_->Accept(std::move(stream));
       });

@@ -40,7 +40,8 @@ class SourceChain {
   SourceChain(const std::string& home_id, std::function<void()> home_is_back);
 
   // Registers the calls that home and other nodes make. Call before the server starts.
-  void Register(rpc::Server* server);
+  // `tenant`: the name of the tenant (node/tenant.h). Content is taken from homes of its user only.
+  void Register(rpc::Server* server, const std::string& tenant);
   // Starts the rest. `backend` does not need home's id. `store` must outlive this. `presign` null: the pool has no S3
   // store.
   void Start(PeerSourceOptions peers, vfs::BackendOptions backend, store::Store* store, Presign presign);
@@ -62,6 +63,7 @@ class SourceChain {
   void Tick(int64_t now_micros);
 
  private:
+  const std::string home_id_;
   const std::unique_ptr<ContentSource> home_;
   std::unique_ptr<PeerSource> peers_;  // over home and other nodes
   // null if the pool has no S3 store

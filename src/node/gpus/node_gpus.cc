@@ -434,9 +434,12 @@ void NodeGpus::WriteJobFiles(const GpuRequest& request, const std::optional<uint
   }
 }
 
-// What a killed agent left: whose pods go on are written again.
+// Makes the directory, and removes what a killed agent left: whose pods go on are written again.
 void NodeGpus::RemoveJobFiles() const {
   if (options_.job_file_directory.empty()) return;
+  if (const Status made = MakeDirs(options_.job_file_directory, 0755); !made) {
+    LogWarning("--dcgm-job-dir: {}", made.error().message());
+  }
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(options_.job_file_directory, error)) {
     const std::string name = entry.path().filename();

@@ -9,6 +9,7 @@
 
 #include "node/fs/fs_keeper.h"
 #include "node/fs/fs_server.h"
+#include "node/tenant.h"
 #include "node/testing/self_waiting_fixture.h"
 
 int main(int argc, char** argv) {
@@ -24,7 +25,7 @@ int main(int argc, char** argv) {
   return vrun::node::FsServerMain({.listener = vrun::node::kServerListenerFd,
                                    .keeper = how == "kept" ? vrun::node::kServerKeeperFd : -1,
                                    .home_id = argv[2],
-                                   .tenant = "tenant",
+                                   .tenant = vrun::node::Tenant{argv[2], argv[2]}.Key(),
                                    .uid_base = 0,
                                    .store_directory = directory + "/store",
                                    .views_directory = directory + "/views",

@@ -46,6 +46,7 @@ struct LiveSender::Shared {
   void Heard(const v1::LiveAck& ack) {
     MutexLock hear(hearing);
     if (stream == nullptr) return;
+    if (ack.begin() != 0) stream->SetTakesClaims(ack.claims());
     stream->Acknowledge(ack.ack());
     if (ack.begin() != 0) stream->Resume(ack.ack().sequence());
     MutexLock lock(mutex);

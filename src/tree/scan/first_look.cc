@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tree/scan/first_look.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/escape.h"
-#include "tree/codec_internal.h"
+#include "base/unique_fd.h"
 #include "tree/directory_builder.h"
 #include "tree/rules.h"
 #include "tree/scan/scan_engine.h"
+#include "tree/unread.h"
 
 namespace vrun::tree {
 namespace {
@@ -63,22 +68,29 @@ Result<TreePtr> PutPiece(const TreePtr& base, const Piece& piece) {
   return AssembleTree(base->root, std::move(directory));
 }
 
-DirtySet LinkedNames(const Tree& snapshot) {
-  DirtySet linked;
+DirtySet OutdatedNames(const Tree& snapshot, const std::string& root) {
+  DirtySet outdated;
   std::vector<std::pair<std::string, DirectoryPtr>> stack{{"/", snapshot.directory}};
   while (!stack.empty()) {
     const auto [path, directory] = std::move(stack.back());
     stack.pop_back();
-    if (directory->totals().linked == 0) continue;
+    const UniqueFd fd(::open((root + path).c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     for (size_t i = 0; i < directory->size(); ++i) {
       if (DirectoryPtr child = directory->Child(i)) {
         stack.emplace_back(JoinPath(path, directory->NameAt(i)), std::move(child));
-      } else if (PeekEntry(directory->EncodedAt(i)).nlink > 1) {
-        linked.names[path].emplace(directory->NameAt(i));
+        continue;
       }
+      const Entry entry = directory->At(i);
+      struct stat st;
+      const bool same = !entry.is_directory()
+                            ? fd && ::fstatat(fd.get(), entry.name.c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                                  st.st_ino == entry.ino && st.st_nlink == entry.nlink &&
+                                  ToNanos(st.st_ctim) == entry.ctime_ns
+                            : !IsUnread(entry.child);
+      if (!same) outdated.names[path].insert(entry.name);
     }
   }
-  return linked;
+  return outdated;
 }
 
 }  // namespace vrun::tree

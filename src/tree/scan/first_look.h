@@ -29,7 +29,8 @@ Status ReadPiece(const ScanOptions& options, Piece* piece);
 // `base` with the piece, also in place of what was read of it before. Null: `base` has another directory there by now.
 Result<TreePtr> PutPiece(const TreePtr& base, const Piece& piece);
 
-// All names of files that have several.
-DirtySet LinkedNames(const Tree& snapshot);
+// Names in `snapshot` whose attributes may differ from the disk's: files that were changed, perhaps under another name,
+// and unread directories. Looks at each file: about a microsecond each.
+DirtySet OutdatedNames(const Tree& snapshot, const std::string& root);
 
 }  // namespace vrun::tree

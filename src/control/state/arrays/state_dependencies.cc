@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of State that keeps jobs from starting for reasons that the scheduler does not know: the start or the
-// failure of other jobs, arrays, the element of another array, and jobs of the same name. To the scheduler such a job
-// has no begin time yet. It knows `after` and `after_ok` of jobs itself.
+// failure of other jobs, arrays, the element of another array, jobs of the same name, and budgets that are used up. To
+// the scheduler such a job has no begin time yet. It knows `after` and `after_ok` of jobs itself.
 #include <algorithm>
 #include <set>
 
@@ -55,6 +55,7 @@ void State::Remember(const JobRow& job) {
 }
 
 bool State::Blocked(const JobRow& job) const {
+  if (StoppedBy(job.scheduling.team()) != nullptr) return true;
   if (blocks_.contains(job.id)) return true;
   if (!job.scheduling.singleton()) return false;
   const auto same = names_.find(NameKey(job));
@@ -64,6 +65,10 @@ bool State::Blocked(const JobRow& job) const {
 std::vector<v1::WhyAnswer::Blocker> State::BlockersOf(const JobRow& job) const {
   std::vector<v1::WhyAnswer::Blocker> out;
   if (job.state != v1::PENDING) return out;
+  if (const v1::Budget* budget = StoppedBy(job.scheduling.team())) {
+    out.push_back(BlockerOf("budget", 0, budget->text() + ". Jobs of other teams may start: -A TEAM"));
+    out.back().set_team(budget->team());
+  }
   const auto add = [&](const auto& list, Depends how) {
     for (const uint64_t id : list) {
       const auto other = jobs_.find(id);
@@ -113,11 +118,17 @@ void State::FeedAgain(const JobRow& job) {
   scheduler_.Feed(core::JobSubmitted{SpecForScheduler(job)});
 }
 
-void State::Unblock(const JobRow& job) {
-  if (job.state != v1::PENDING || Blocked(job)) return;
+Status State::Unblock(const JobRow& job) {
+  if (job.state != v1::PENDING || Blocked(job)) return {};
   outbox_.jobs.insert(job.id);
-  if (job.elements != 0) return Touch(job.id);
+  if (job.elements != 0) {
+    Touch(job.id);
+    return {};
+  }
   FeedAgain(job);
+  JobRow& waits = jobs_.at(job.id);
+  waits.waits_since_us = AccountingNow();  // until now it waited for others, not for room
+  return Save(waits);
 }
 
 Status State::Fulfil(const Dependent& dependent, const JobRow& other) {
@@ -145,8 +156,7 @@ Status State::Fulfil(const Dependent& dependent, const JobRow& other) {
   if (blocks == blocks_.end()) return {};
   if (--blocks->second > 0) return {};
   blocks_.erase(blocks);
-  Unblock(job);
-  return {};
+  return Unblock(job);
 }
 
 Status State::Doom(uint64_t id, const std::string& reason) {
@@ -212,8 +222,7 @@ Status State::PassTurn(const JobRow& ended) {
     return {};
   }
   const JobRow& next = jobs_.at(*same->second.begin());
-  if (was_first && next.scheduling.singleton()) Unblock(next);
-  return {};
+  return was_first && next.scheduling.singleton() ? Unblock(next) : Status();
 }
 
 // --- elements that wait for those of other arrays ---

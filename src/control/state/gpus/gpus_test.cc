@@ -308,8 +308,10 @@ TEST_F(GpusTest, AJobIsToldWhoseFaultItWasAndStartsAgainIfItWasNotItsOwn) {
   fault->set_attempt(1);
   fault->set_fatal(true);
   Heed("n1", report);
-  ASSERT_EQ(Stops().size(), 1u);
-  v1::AttemptReport ended = ExitOf(job.placement(), v1::COMPLETED, v1::ExitRecord::GANG_ENDED, 0);
+  const auto stops = Stops();
+  ASSERT_EQ(stops.size(), 1u);
+  EXPECT_NE(stops[0].stop().preempted(), "") << "by its record home knows that it starts again";
+  v1::AttemptReport ended = ExitOf(job.placement(), v1::PREEMPTED, v1::ExitRecord::PREEMPTED_BY_JOB, 143);
   Report("n1", ended);
   EXPECT_EQ(StateOf(job.job()), v1::STARTING);
   EXPECT_EQ(Event(job.job()).placement().gpu_mask(), 2u) << "on the other GPU";
@@ -331,6 +333,25 @@ TEST_F(GpusTest, AJobIsToldWhoseFaultItWasAndStartsAgainIfItWasNotItsOwn) {
   Report("n1", ExitOf(again, v1::FAILED, v1::ExitRecord::EXITED, 1));
   EXPECT_EQ(StateOf(job.job()), v1::FAILED);
   EXPECT_EQ(InfoOf(job.job()).reason(), "GPU 1 of n1: XID 31: illegal access (by the job itself)");
+}
+
+// Home takes any other record for the end of the job, and would not follow another attempt.
+TEST_F(GpusTest, AJobThatEndedBeforeItWasToldToDoesNotStartAgain) {
+  Register(GpuNode("n1", 2));
+  v1::SubmitRequest request = SimpleJob("a", 1, 1);
+  request.mutable_spec()->mutable_scheduling()->set_requeue(true);
+  const auto job = Submit(request);
+  Report("n1", control::ReportOf(job.placement(), v1::RUNNING));
+  v1::GpuReport report = ReportOf("n1");
+  v1::GpuReport::Fault* fault = report.add_faults();
+  fault->set_what("XID 79: GPU has fallen off the bus");
+  fault->set_job(job.job());
+  fault->set_attempt(1);
+  fault->set_fatal(true);
+  Heed("n1", report);
+  Report("n1", ExitOf(job.placement(), v1::FAILED, v1::ExitRecord::EXITED, 1));
+  EXPECT_EQ(StateOf(job.job()), v1::FAILED);
+  EXPECT_NE(InfoOf(job.job()).reason().find("not the job's doing"), std::string::npos);
 }
 
 // --- use ---

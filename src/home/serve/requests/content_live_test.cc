@@ -151,6 +151,25 @@ TEST_F(WatchTreeTest, WhoGoesIsToldNothingMore) {
   EXPECT_EQ(stream_.All(watch.id()).size(), 1u);
 }
 
+TEST_F(WatchTreeTest, ANodeWithoutAJobIsToldNothingUntilThereIsOne) {
+  root_.Put("f", "0");
+  Serve();
+  v1::ContentRequest request;
+  request.set_id(++next_id_);
+  request.mutable_watch_tree();
+  session_->OnMessage(request.SerializeAsString());
+  ASSERT_EQ(Told(request.id(), 1).size(), 1u);
+  session_->SetServes(false);
+  for (const char* text : {"1", "22"}) {
+    root_.Put("f", text);
+    Change();
+  }
+  EXPECT_EQ(stream_.All(request.id()).size(), 1u);
+  session_->SetServes(true);
+  const auto told = Told(request.id(), 2);
+  EXPECT_EQ(told.back().tree_now().tree(), std::string(snapshot_->id.view()));
+}
+
 TEST_F(WatchTreeTest, WhatIsIncludedIsWhatWasAppliedBeforeTheTreeWasLookedAt) {
   root_.Put("f", "0");
   Serve();

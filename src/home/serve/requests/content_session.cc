@@ -2,6 +2,7 @@
 #include "home/serve/requests/content_session.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <utility>
@@ -22,6 +23,11 @@ constexpr size_t kFirstSlice = 256u << 10;  // while the link's speed is unknown
 size_t MostQueued(Urgency urgency) {
   if (urgency == kDirectories) return std::numeric_limits<size_t>::max();
   return urgency == kRanges ? 2 * rpc::Stream::kHighWater : rpc::Stream::kHighWater;
+}
+
+// Watching and the like give no content by themselves: what is watched is told only while the session serves.
+bool IsOrder(const v1::ContentRequest& r) {
+  return r.has_watch_peers() || r.has_watch_tree() || r.has_begin_writes() || r.has_end_writes();
 }
 
 // A kind of request that this version does not know.
@@ -93,15 +99,47 @@ void ContentSession::OnMessage(const std::string& message) {
   if (request.has_heard()) return tree_.Heard(request.heard());
   if (request.has_cancel()) return Cancel(request.cancel().id());
   if (request.has_get_root() || request.has_get_directory() || request.has_get_tree()) ++server_->metadata_requests_;
+  const bool order = IsOrder(request);
   auto made = Make(std::move(request));
   MutexLock lock(mutex_);
   if (stream_ == nullptr) return;
-  if (waiting_[made->urgency()].size() >= kMaxWaiting) {
+  if (waiting_[made->urgency()].size() + held_.size() >= kMaxWaiting) {
     stream_->Cancel(Error(Code::kExhausted, "too many content requests at a time"));
     return;
   }
-  waiting_[made->urgency()].push_back(std::move(made));
+  if (order) {
+    waiting_[made->urgency()].push_back(std::move(made));
+  } else {
+    Wait(std::move(made), false);
+  }
   Schedule();
+}
+
+void ContentSession::Wait(std::unique_ptr<Request> request, bool first) {
+  auto& queue = serves_ ? waiting_[request->urgency()] : held_;
+  if (first) {
+    queue.push_front(std::move(request));
+  } else {
+    queue.push_back(std::move(request));
+  }
+}
+
+void ContentSession::SetServes(bool serves) {
+  {
+    MutexLock lock(mutex_);
+    if (serves == serves_) return;
+    serves_ = serves;
+    if (serves) {
+      for (auto& request : held_) waiting_[request->urgency()].push_back(std::move(request));
+      held_.clear();
+    } else {
+      for (auto& queue : waiting_) {
+        std::move(queue.begin(), queue.end(), std::back_inserter(held_));
+        queue.clear();
+      }
+    }
+  }
+  if (serves) OnWritable();  // what the node was not told meanwhile
 }
 
 void ContentSession::Cancel(uint64_t id) {
@@ -109,11 +147,13 @@ void ContentSession::Cancel(uint64_t id) {
   std::vector<std::unique_ptr<Request>> dropped;  // destroyed without the lock
   MutexLock lock(mutex_);
   if (running_.contains(id)) cancelled_.insert(id);
-  for (auto& queue : waiting_) {
+  const auto drop = [&](std::deque<std::unique_ptr<Request>>& queue) {
     const auto kept = std::stable_partition(queue.begin(), queue.end(), [id](const auto& r) { return r->id() != id; });
     std::move(kept, queue.end(), std::back_inserter(dropped));
     queue.erase(kept, queue.end());
-  }
+  };
+  for (auto& queue : waiting_) drop(queue);
+  drop(held_);
 }
 
 // --- the stream ---
@@ -124,10 +164,11 @@ void ContentSession::Start(rpc::Stream* stream) {
 }
 
 void ContentSession::Close() {
-  std::deque<std::unique_ptr<Request>> dropped[kUrgencies];
+  std::deque<std::unique_ptr<Request>> dropped[kUrgencies], held;
   {
     MutexLock lock(mutex_);
     stream_ = nullptr;
+    held.swap(held_);
     for (int u = 0; u < kUrgencies; ++u) dropped[u].swap(waiting_[u]);
   }
   peers_.Leave();
@@ -142,13 +183,13 @@ bool ContentSession::closed() const {
 
 bool ContentSession::full() const {
   MutexLock lock(mutex_);
-  return stream_ == nullptr || stream_->queued_bytes() > rpc::Stream::kHighWater;
+  return stream_ == nullptr || !serves_ || stream_->queued_bytes() > rpc::Stream::kHighWater;
 }
 
 void ContentSession::Queue(std::unique_ptr<Request> request) {
   MutexLock lock(mutex_);
   if (stream_ == nullptr) return;
-  waiting_[request->urgency()].push_back(std::move(request));
+  Wait(std::move(request), false);
   Schedule();
 }
 
@@ -196,7 +237,7 @@ void ContentSession::Step() {
   MutexLock lock(mutex_);
   running_.erase(work->id());
   const bool cancelled = cancelled_.erase(work->id()) > 0;
-  if (!answered && !cancelled && stream_ != nullptr) waiting_[work->urgency()].push_front(std::move(work));
+  if (!answered && !cancelled && stream_ != nullptr) Wait(std::move(work), true);
   Schedule();
 }
 

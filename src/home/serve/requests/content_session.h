@@ -41,6 +41,10 @@ class ContentSession : public NodeStream {
   void OnWritable();
   // Drops waiting requests. The stream is not used after the return.
   void Close();
+  // False: no job of this home runs at the node. Then requests wait, and the node is not told of new states of the
+  // root. Writes are taken all the same: they may be what is left of a view that died with its node. At the beginning
+  // true.
+  void SetServes(bool serves);
   // Bytes of all answers so far.
   uint64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
   // TreeWatch::shown_micros.
@@ -54,6 +58,8 @@ class ContentSession : public NodeStream {
 
  private:
   std::unique_ptr<Request> Make(v1::ContentRequest request);
+  // Puts it where it waits for its turn, or for a job.
+  void Wait(std::unique_ptr<Request> request, bool first) VRUN_REQUIRES(mutex_);
   void Cancel(uint64_t id);
   void Schedule() VRUN_REQUIRES(mutex_);
   void Step();
@@ -72,6 +78,8 @@ class ContentSession : public NodeStream {
   mutable Mutex mutex_;
   rpc::Stream* stream_ VRUN_GUARDED_BY(mutex_) = nullptr;
   std::deque<std::unique_ptr<Request>> waiting_[kUrgencies] VRUN_GUARDED_BY(mutex_);
+  bool serves_ VRUN_GUARDED_BY(mutex_) = true;
+  std::deque<std::unique_ptr<Request>> held_ VRUN_GUARDED_BY(mutex_);  // until a job runs at the node
   std::unordered_set<uint64_t> running_ VRUN_GUARDED_BY(mutex_);
   std::unordered_set<uint64_t> cancelled_ VRUN_GUARDED_BY(mutex_);  // of running_
   size_t scheduled_ VRUN_GUARDED_BY(mutex_) = 0;                    // steps posted to the workers

@@ -199,6 +199,38 @@ TEST_F(ContentTest, MalformedRequestsAreRefused) {
   EXPECT_EQ(ErrorOf(Ask(unknown)), Code::kUnsupported);
 }
 
+TEST_F(ContentTest, ANodeWithoutAJobOfThisHomeGetsNothingUntilThereIsOne) {
+  root_.Put("a", "hello\n");
+  root_.Put("b", "other\n");
+  Serve();
+  EXPECT_EQ(Content(Ask(RangeRequest("/a", VersionOf("/a"), 0, 6))), "hello\n");
+  session_->SetServes(false);
+  const v1::ContentRequest range = RangeRequest("/b", VersionOf("/b"), 0, 6);
+  const v1::ContentRequest dropped = RangeRequest("/b", VersionOf("/b"), 0, 6);
+  v1::ContentRequest root, cancel;
+  root.set_id(++next_id_);
+  root.mutable_get_root()->set_tree(std::string(snapshot_->id.view()));
+  for (const auto& request : {range, root, dropped}) session_->OnMessage(request.SerializeAsString());
+  cancel.mutable_cancel()->set_id(dropped.id());
+  session_->OnMessage(cancel.SerializeAsString());
+  // The same workers answer another node, which has a job.
+  FakeStream stream;
+  auto other = std::make_shared<ContentSession>(&*server_);
+  other->Start(&stream);
+  for (int i = 0; i < 20; ++i) {
+    const v1::ContentRequest asked = RangeRequest("/a", VersionOf("/a"), 0, 6);
+    other->OnMessage(asked.SerializeAsString());
+    EXPECT_EQ(Content(stream.Answer(asked.id())), "hello\n");
+  }
+  other->Close();
+  EXPECT_TRUE(stream_.All(range.id()).empty());
+  EXPECT_TRUE(stream_.All(root.id()).empty());
+  session_->SetServes(true);
+  EXPECT_EQ(Content(stream_.Answer(range.id())), "other\n");
+  EXPECT_TRUE(stream_.Answer(root.id()).back().has_root());
+  EXPECT_TRUE(stream_.All(dropped.id()).empty());
+}
+
 TEST_F(ContentTest, DirectoriesAndWholeTrees) {
   for (int i = 0; i < 50; ++i) root_.Put("d" + std::to_string(i) + "/sub/file", "x" + std::to_string(i));
   Serve();

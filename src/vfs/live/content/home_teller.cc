@@ -39,6 +39,15 @@ void HomeTeller::TellLocked(Kind kind, LiveNode* node, std::string path, std::st
   tree_.AddLocked(std::move(op));
 }
 
+uint64_t HomeTeller::ClaimLocked(Kind kind, LiveNode* node, std::string path, std::string from) {
+  LiveOperation op = OperationLocked(kind, node);
+  op.path = std::move(path);
+  op.from = std::move(from);
+  op.exclusive = true;
+  tree_.AddLocked(std::move(op));
+  return tree_.stream().last();
+}
+
 void HomeTeller::TellMadeLocked(LiveNode* node) {
   if (!tree_.journaled()) return;
   const uint32_t type = node->attributes.mode & S_IFMT;

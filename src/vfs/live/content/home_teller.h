@@ -22,6 +22,9 @@ class HomeTeller {
   void TellMetaLocked(LiveNode* node);
   // `gone`: it was a file's last name.
   void TellRemovedLocked(uint64_t nodeid, const std::string& path, bool gone);
+  // Asks home to make `path` as `node` is, if nobody has that name there. For a link, `from` is a name of the node, and
+  // otherwise the node has no name. Returns the operation's number.
+  uint64_t ClaimLocked(Kind kind, LiveNode* node, std::string path, std::string from);
   // An operation of this kind with the current attributes; the kind depends on what home knows of the node.
   LiveOperation OperationLocked(Kind kind, LiveNode* node) const;
 

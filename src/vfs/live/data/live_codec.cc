@@ -31,7 +31,11 @@ enum Tag : uint8_t {
   kAbsent,
   kNoAbsent,
   kPlaces,
+  kClaim,
 };
+
+// In an operation's `over`, where it was added later: it is exclusive.
+constexpr uint32_t kExclusive = 1u << 31;
 
 constexpr std::array<uint32_t, 256> kCrcTable = [] {
   std::array<uint32_t, 256> table{};
@@ -279,6 +283,8 @@ bool TakeOperation(Taker* in, LiveState* state) {
   }
   if (kind < 1 || kind > static_cast<uint8_t>(LiveOperation::Kind::kMeta)) return false;
   op.kind = static_cast<LiveOperation::Kind>(kind);
+  op.exclusive = (op.content.over & kExclusive) != 0;
+  op.content.over &= ~kExclusive;
   if (op.kind == LiveOperation::Kind::kPut && !op.target.empty()) {
     const char* end = op.target.data() + op.target.size();
     const auto [at, error] = std::from_chars(op.target.data(), end, op.linked);
@@ -311,8 +317,26 @@ bool TakeDone(Taker* in, LiveState* state) {
   constexpr size_t kMost = 4096;  // as kMostLately in done_requests.h
   uint64_t unique = 0, node = 0;
   if (!in->Number(&unique) || !in->Number(&node)) return false;
+  state->claims.erase(unique);
   state->done.emplace_back(unique, node);
   if (state->done.size() > kMost) state->done.pop_front();
+  return true;
+}
+
+bool TakeClaim(Taker* in, LiveState* state) {
+  uint64_t unique = 0;
+  uint8_t now = 0;
+  LiveSavedClaim claim;
+  if (!in->Number(&unique) || !in->Number(&claim.number) || !in->Number(&claim.directory) || !in->Text(&claim.name) ||
+      !in->Number(&now) || now < 1 || now > static_cast<uint8_t>(LiveSavedClaim::State::kOver)) {
+    return false;
+  }
+  claim.state = static_cast<LiveSavedClaim::State>(now);
+  if (claim.state == LiveSavedClaim::State::kOver) {
+    state->claims.erase(unique);
+  } else {
+    state->claims[unique] = std::move(claim);
+  }
   return true;
 }
 
@@ -381,6 +405,7 @@ bool TakeRecord(uint8_t tag, Taker* in, LiveState* state) {
     case kAbsent: return TakeAbsent(in, state);
     case kNoAbsent: state->absent.clear(); return true;
     case kPlaces: return TakePlaces(in, state);
+    case kClaim: return TakeClaim(in, state);
     case kDropped:
       if (!in->Number(&number)) return false;
       state->operations.erase(number);
@@ -506,7 +531,7 @@ void LiveFrame::Operation(const LiveOperation& op) {
   PutNumber(&body_, op.content.generation);
   PutNumber(&body_, op.content.aside);
   PutNumber(&body_, op.content.size);
-  PutNumber(&body_, op.content.over);
+  PutNumber(&body_, op.content.over | (op.exclusive ? kExclusive : 0));
   PutNumber(&body_, static_cast<uint32_t>(op.content.ranges.size()));
   for (const ByteRange& range : op.content.ranges) {
     PutNumber(&body_, range.offset);
@@ -523,6 +548,15 @@ void LiveFrame::Done(uint64_t unique, uint64_t node) {
   PutTag(&body_, kDone);
   PutNumber(&body_, unique);
   PutNumber(&body_, node);
+}
+
+void LiveFrame::Claim(uint64_t unique, const LiveSavedClaim& claim) {
+  PutTag(&body_, kClaim);
+  PutNumber(&body_, unique);
+  PutNumber(&body_, claim.number);
+  PutNumber(&body_, claim.directory);
+  PutText(&body_, claim.name);
+  PutNumber(&body_, static_cast<uint8_t>(claim.state));
 }
 
 void LiveFrame::Untold(const LiveNotices& notices) {

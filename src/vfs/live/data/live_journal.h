@@ -82,6 +82,7 @@ struct LiveOperation {
   std::string target;
   tree::FileVersion base;  // content is over this version of home; ino 0: over what this journal put there
   uint64_t linked = 0;     // kPut: v1::PutFile.linked
+  bool exclusive = false;  // v1::WriteBack.exclusive
   LiveContent content;
   std::shared_ptr<LiveVersion> version;  // reads `content`; not in the journal
 };
@@ -116,6 +117,20 @@ struct LiveNotices {
   bool empty() const { return names.empty() && listings.empty() && attributes.empty(); }
 };
 
+// A request to make a name that waits for home to make it (live_claims.h).
+struct LiveSavedClaim {
+  enum class State : uint8_t {
+    kAsked = 1,  // home has not answered
+    kMade,
+    kRefused,  // home has such a name
+    kOver,     // the request was answered
+  };
+  uint64_t number = 0;  // of the operation
+  uint64_t directory = 0;
+  std::string name;
+  State state = State::kAsked;
+};
+
 // LiveDirectory::places of one directory.
 struct LiveSavedPlaces {
   Digest digest;  // of home's part
@@ -135,6 +150,7 @@ struct LiveState {
   LiveNotices untold;                                    // perhaps not yet sent to the kernel
   std::set<std::pair<uint64_t, std::string>> absent;     // names that the kernel was told do not exist: LiveDoubt
   std::unordered_map<uint64_t, LiveSavedPlaces> places;  // by directory
+  std::map<uint64_t, LiveSavedClaim> claims;             // by unique
   uint64_t acknowledged = 0;
   uint64_t next_operation = 1;
   uint64_t next_node = 1;
@@ -160,6 +176,7 @@ class LiveFrame {
   void Acknowledged(uint64_t number);
   // A request of the kernel was carried out: if resent, it must not be repeated. `node`: what it made.
   void Done(uint64_t unique, uint64_t node);
+  void Claim(uint64_t unique, const LiveSavedClaim& claim);
   // The kernel is about to be notified of these; it has been notified of all.
   void Untold(const LiveNotices& notices);
   void Told();

@@ -3,11 +3,13 @@
 // journal (live_journal.h) stores them on disk. Not thread safe: JournaledTree's lock guards them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <ctime>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -46,6 +48,25 @@ struct LiveEntry {
   uint64_t operation = 0;
 };
 
+// A directory in which others (home's programs, or another view) make and remove names too. decisions/0047. Times are
+// monotonic microseconds. Not in the journal.
+struct SharedUse {
+  static constexpr int64_t kMicros = 60'000'000;  // how long after their last change
+
+  int64_t until = 0;     // home makes names that must be exclusive
+  int64_t uncached = 0;  // the kernel caches no name that it is told of until then
+  // Names that home may still be asked to make for the first time: a job that unpacks an archive here soon makes its
+  // names as anywhere else.
+  unsigned fresh = 0;
+  std::set<std::string, std::less<>> names;  // that home was asked to make
+
+  // Both keep what is longer.
+  void SeenFor(int64_t micros, unsigned names_more, int64_t now) {
+    until = std::max(until, now + micros);
+    fresh = std::max(fresh, names_more);
+  }
+};
+
 struct LiveDirectory {
   // Home's part. `digest` is set and `loaded` is null until it is needed; both are empty for a directory made here.
   bool has_lower = false;
@@ -62,6 +83,12 @@ struct LiveDirectory {
   std::map<std::string, LiveEntry, std::less<>> entries;
   std::map<uint64_t, std::string_view> ours;  // cookie -> name in `entries`
   size_t hidden = 0;                          // names of home that are removed or have a cookie
+  std::unique_ptr<SharedUse> shared;          // null: only this view is known to work here
+
+  SharedUse& Shared() {
+    if (!shared) shared = std::make_unique<SharedUse>();
+    return *shared;
+  }
 };
 
 struct LiveName {

@@ -60,14 +60,16 @@ void SetPut(const LiveOperation& op, v1::WriteBack* message) {
 }
 
 // The first message of an operation; returns whether more follow.
-bool Begin(const LiveOperation& op, v1::WriteBack* message) {
+bool Begin(const LiveOperation& op, bool claims, v1::WriteBack* message) {
   message->set_path(op.path);
+  const bool exclusive = op.exclusive && claims;
+  message->set_exclusive(exclusive);
   switch (op.kind) {
-    case Kind::kPut: SetPut(op, message); return true;
+    case Kind::kPut: SetPut(op, message); return !exclusive;
     case Kind::kDirectory:
       SetMeta(op, message->mutable_make_directory()->mutable_meta());
       // Home leaves the directory accessible to its owner until the last message.
-      return (op.attributes.mode & 0700) != 0700;
+      return !exclusive && (op.attributes.mode & 0700) != 0700;
     case Kind::kSymlink:
       SetMeta(op, message->mutable_make_symlink()->mutable_meta());
       message->mutable_make_symlink()->set_target(op.target);
@@ -137,7 +139,7 @@ Result<std::optional<v1::WriteBack>> LiveStream::Next() {
     const LiveOperation& op = item->operation;
     out.emplace();
     if (cursor_.place == 0) {
-      const bool more = Begin(op, &*out);
+      const bool more = Begin(op, takes_claims(), &*out);
       out->set_sequence(SequenceOf(op.number, more ? 0 : kLastPlace));
       cursor_.place = 1;
       if (!more) cursor_ = {};
@@ -268,10 +270,15 @@ void LiveStream::Acknowledge(const v1::WriteBackAck& ack) {
       blocked_.clear();
     }
   }
-  if (on_applied_ && (upto > before || ack.applied_size() > 0)) {
+  if (on_applied_ && (upto > before || ack.applied_size() > 0 || ack.refused_size() > 0)) {
     std::map<uint64_t, std::pair<uint64_t, uint64_t>> nodes_of;
     for (const LiveOperation& op : done) nodes_of[op.number] = {op.node, op.other};
     std::vector<Applied> applied;
+    for (const uint64_t one : ack.refused()) {
+      Applied& refused = applied.emplace_back();
+      refused.number = one >> kPlaceBits;
+      refused.refused = true;
+    }
     for (const v1::Applied& one : ack.applied()) {
       const auto it = nodes_of.find(one.sequence() >> kPlaceBits);
       if (it == nodes_of.end()) continue;

@@ -13,6 +13,7 @@
 // them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -60,6 +61,7 @@ class LiveStream {
     uint64_t node = 0;
     tree::FileVersion version;    // its version at home now
     int64_t before_ctime_ns = 0;  // of the version that it replaced; 0: the operation made it
+    bool refused = false;         // the operation is exclusive, and its name was taken
   };
   using OnApplied = std::function<void(uint64_t number, const std::vector<Applied>& applied)>;
 
@@ -77,6 +79,9 @@ class LiveStream {
   // The receiver has applied everything up to `sequence` durably; later messages are sent (again).
   void Resume(uint64_t sequence);
   void Acknowledge(const v1::WriteBackAck& ack);
+  // Whether home understands exclusive operations (LiveAck.claims).
+  void SetTakesClaims(bool takes) { takes_claims_ = takes; }
+  bool takes_claims() const { return takes_claims_.load(); }
   LiveStreamStats stats() const;
   // Runs `done` when home has operation `number` (0: all up to now), perhaps before this returns.
   void WhenAcknowledged(uint64_t number, std::function<void()> done);
@@ -132,6 +137,7 @@ class LiveStream {
   }
 
   const LiveStreamOptions options_;
+  std::atomic<bool> takes_claims_{false};
   OnApplied on_applied_;
   std::function<void()> ready_;
 

@@ -96,7 +96,6 @@ void KernelNotices::ToldLocked(LiveNotices* told) {
 Status KernelNotices::Tell(Dispatcher& dispatcher, const LiveNotices& notices,
                            const std::vector<std::function<void()>>& waited, const Names& moved) {
   VRUN_TRY(Send(dispatcher, notices, waited, moved));
-  if (notices.empty()) return {};
   const TreeLock lock(tree_);
   ToldLocked(&untold_);
   return {};

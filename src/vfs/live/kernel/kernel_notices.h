@@ -36,6 +36,9 @@ class KernelNotices {
   uint64_t ValidSeconds() const;  // for what it is told
   // As ValidSeconds, for a name that does not exist. Notes that the kernel was told so.
   uint64_t AbsentSecondsLocked(uint64_t directory, std::string_view name);
+  // The kernel is about to forget that it has been told so of names in this directory.
+  LiveDoubt::Names TakeAbsentIn(uint64_t directory) { return doubt_.TakeAbsentIn(directory); }
+  bool doubted() const { return doubt_.doubted(); }
   // Runs `then`; in doubt, after home has been asked.
   void AfterDoubt(Reply reply, std::function<void(Reply)> then);
   // As LiveView::Doubt.
@@ -47,8 +50,8 @@ class KernelNotices {
   // next server sends the rest.
   void AddLocked(const LiveNotices& notices);
   const LiveNotices& untold() const { return untold_; }  // Locked
-  // Sends these notices, which are all of untold(); untold() is empty afterwards. `waited`: callbacks of requests that
-  // wait for this news. `moved`: names of directories that are elsewhere now.
+  // Sends these notices, which are those of untold() that must be sent now; untold() is empty afterwards. `waited`:
+  // callbacks of requests that wait for this news. `moved`: names of directories that are elsewhere now.
   Status Tell(Dispatcher& dispatcher, const LiveNotices& notices, const std::vector<std::function<void()>>& waited,
               const Names& moved);
   // After a take-over: sends the notices that the previous server did not send.

@@ -88,6 +88,17 @@ LiveDoubt::Names LiveDoubt::absent() const {
   return AbsentLocked();
 }
 
+LiveDoubt::Names LiveDoubt::TakeAbsentIn(uint64_t directory) {
+  MutexLock lock(mutex_);
+  Names taken;
+  const auto it = absent_.find(directory);
+  if (it == absent_.end()) return taken;
+  for (const std::string& name : it->second) taken.emplace_back(directory, name);
+  absent_count_ -= taken.size();
+  absent_.erase(it);
+  return taken;
+}
+
 LiveDoubt::Names LiveDoubt::TakeAbsent() {
   MutexLock lock(mutex_);
   Names taken = AbsentLocked();

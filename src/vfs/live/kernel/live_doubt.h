@@ -51,6 +51,7 @@ class LiveDoubt {
   using Names = std::vector<std::pair<uint64_t, std::string>>;
   Names absent() const;
   Names TakeAbsent();
+  Names TakeAbsentIn(uint64_t directory);
 
  private:
   struct Question {

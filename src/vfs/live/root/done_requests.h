@@ -17,6 +17,11 @@ namespace vrun::vfs {
 
 class DoneRequests {
  public:
+  static constexpr uint64_t kExists = UINT64_MAX;  // for `node`: the answer was EEXIST
+
+  // The same for a request whoever sent it.
+  static uint64_t UniqueOf(uint64_t unique) { return unique & ~kResent; }
+
   // Restores what the previous server has done; call before the first request.
   void Restore(const LiveState& state) {
     before_.insert(state.done.begin(), state.done.end());

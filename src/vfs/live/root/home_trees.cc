@@ -41,7 +41,7 @@ Status HomeTrees::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, cons
         operation = std::min(included_, acknowledged_);
         included = tree_.ChangesInLocked(operation);
       }
-      LiveMerge merge(tree_, included, operation, have, in_memory, !notices_.no_open());
+      LiveMerge merge(tree_, included, operation, have, in_memory, !notices_.no_open(), claims_.ClaimedLocked());
       missing = merge.FindMissing(root);
       if (missing.empty()) {
         merge.Run(root);
@@ -56,12 +56,22 @@ Status HomeTrees::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, cons
         notices_.AddLocked(merge.notices());
         notices = notices_.untold();
         waited = tree_.news().ToldLocked();
+        claims_.OthersLocked(merge.others());
+        if (missing.empty()) claims_.ShownLocked(operation, &waited);
+        KernelNotices::Names expire;
+        claims_.PostponeLocked(dispatcher.can_expire(), &notices.names, &expire);
+        moved.merge(expire);
       }
     }
     if (notices_.no_open()) {  // otherwise LiveOpens does it
       for (const uint64_t nodeid : replaced) contents_.Keep(nodeid);
     }
-    VRUN_TRY(notices_.Tell(dispatcher, notices, waited, moved));
+    const Status told = notices_.Tell(dispatcher, notices, waited, moved);
+    {
+      const TreeLock lock(tree_);
+      claims_.ToldLocked();
+    }
+    VRUN_TRY(told);
     if (push != nullptr && !paths.empty()) push->LookUp(paths);
     if (!missing.empty()) VRUN_TRY(backend_.directories().GetAll(tree, missing, &have));
   } while (!missing.empty());
@@ -118,6 +128,7 @@ void HomeTrees::OnAcknowledged(uint64_t number, const std::vector<LiveStream::Ap
     acknowledged_ = std::max(acknowledged_, number);
     again = std::exchange(behind_, false);
     waited = tree_.news().ToldLocked();
+    claims_.AcknowledgedLocked(number, applied, &waited);
   }
   for (const auto& waiter : waited) waiter();
   if (again) tree_.Released();

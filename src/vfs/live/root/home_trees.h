@@ -13,6 +13,7 @@
 #include "base/thread/mutex.h"
 #include "vfs/live/kernel/kernel_notices.h"
 #include "vfs/live/kernel/live_push.h"
+#include "vfs/live/root/live_claims.h"
 #include "vfs/live/root/live_directories.h"
 
 namespace vrun::vfs {
@@ -21,12 +22,13 @@ class HomeTrees {
  public:
   // All must outlive it, except `root`, the root entry of the shown tree.
   HomeTrees(Backend& backend, JournaledTree& tree, LiveContents& contents, LiveDirectories& directories,
-            KernelNotices& notices, const tree::Entry& root)
+            KernelNotices& notices, LiveClaims& claims, const tree::Entry& root)
       : backend_(backend),
         tree_(tree),
         contents_(contents),
         directories_(directories),
         notices_(notices),
+        claims_(claims),
         root_(root) {}
 
   // As LiveView. Notifies through `dispatcher`. `push`: null, or looks up directories that home has moved.
@@ -50,6 +52,7 @@ class HomeTrees {
   LiveContents& contents_;
   LiveDirectories& directories_;
   KernelNotices& notices_;
+  LiveClaims& claims_;
 
   Mutex advance_mutex_;  // held during a whole Advance; taken before the tree's lock
   uint64_t included_ VRUN_GUARDED_BY(advance_mutex_) = 0;

@@ -35,7 +35,7 @@ struct CreateOut {
 }  // namespace
 
 int LiveRoot::MakeNodeLocked(const Request& request, LiveNode* parent, const NewName& made,
-                             std::shared_ptr<LiveFile> file, LiveNode** out) {
+                             std::shared_ptr<LiveFile> file, LiveNode** out, bool claimed) {
   if (parent->attributes.nlink == 0) return ENOENT;  // removed while it was a working directory
   if (const int error = tree_.ChangeLocked(); error != 0) return error;
   LiveAttributes a;
@@ -65,6 +65,7 @@ int LiveRoot::MakeNodeLocked(const Request& request, LiveNode* parent, const New
   tree_.Changed(node);
   node->target = made.target;
   node->file = std::move(file);
+  if (claimed) node->SetNamedAtHome();  // home is told when it is removed
   if (inherited) {
     if (!inherited->value.empty()) node->xattrs.emplace_back(kAccessAcl, inherited->value);
     if (S_ISDIR(a.mode)) node->xattrs.emplace_back(kDefaultAcl, *from);
@@ -84,12 +85,15 @@ void LiveRoot::Make(const Request& request, const NewName& made, Reply reply) {
   if (WasDone(request, &reply)) return;
   publisher_.SeeCloses();
   publisher_.WithRoom(std::move(reply), [this, request, kept = KeptName(made)](Reply ready) {
-    directories_.With(request.nodeid, std::move(ready),
-                      [this, request, kept](Reply loaded) { MakeLoaded(request, kept.of, std::move(loaded)); });
+    directories_.With(request.nodeid, std::move(ready), [this, request, kept](Reply loaded) {
+      Exclusively(request, kept.of, 0, std::move(loaded), [this, request, kept](Reply whole, bool claimed) {
+        MakeLoaded(request, kept.of, std::move(whole), claimed);
+      });
+    });
   });
 }
 
-void LiveRoot::MakeLoaded(const Request& request, const NewName& made, Reply reply) {
+void LiveRoot::MakeLoaded(const Request& request, const NewName& made, Reply reply, bool claimed) {
   std::shared_ptr<LiveFile> file;
   if (S_ISREG(made.mode)) {
     auto created = LiveFile::Create(files_);
@@ -103,8 +107,9 @@ void LiveRoot::MakeLoaded(const Request& request, const NewName& made, Reply rep
   {
     const TreeLock lock(tree_);
     LiveNode* parent = directories_.FindLocked(request.nodeid);
-    LiveNode* node = nullptr;
-    const int error = parent != nullptr ? MakeNodeLocked(request, parent, made, std::move(file), &node) : ESTALE;
+    LiveNode* node = claimed ? TakeClaimedLocked(request, parent, made.name, made.mode) : nullptr;
+    int error = parent != nullptr ? 0 : ESTALE;
+    if (error == 0 && node == nullptr) error = MakeNodeLocked(request, parent, made, std::move(file), &node, claimed);
     if (error != 0) {
       reply.Error(error);
       return;
@@ -113,11 +118,20 @@ void LiveRoot::MakeLoaded(const Request& request, const NewName& made, Reply rep
     DidLocked(request, node->nodeid);
     out = CountedEntryLocked(node);
   }
-  if (!reply.Struct(out)) Forget(out.nodeid, 1);
+  if (reply.Struct(out)) return;
+  Forget(out.nodeid, 1);
+  if (claimed) Unclaim(request.nodeid, std::string(made.name), S_ISDIR(made.mode));
 }
 
 void LiveRoot::Create(const Request& request, const NewName& made, uint32_t flags, Reply reply) {
-  if (const auto nodeid = WasDone(request, nullptr)) return AnswerCreated(*nodeid, std::move(reply));
+  if (const auto nodeid = WasDone(request, nullptr)) {
+    if (*nodeid == DoneRequests::kExists) {
+      reply.Error(EEXIST);
+    } else {
+      AnswerCreated(*nodeid, std::move(reply));
+    }
+    return;
+  }
   if (made.name.empty() && !options_.nameless_files) {
     reply.Error(ENOSYS);
     return;
@@ -125,14 +139,17 @@ void LiveRoot::Create(const Request& request, const NewName& made, uint32_t flag
   publisher_.WithRoom(std::move(reply), [this, request, flags, kept = KeptName(made)](Reply ready) {
     // A file without a name needs no loaded directory. It is the first file created in a view (CloseWatch), while the
     // names of the whole tree are still being fetched.
-    if (kept.of.name.empty()) return CreateLoaded(request, kept.of, flags, std::move(ready));
+    if (kept.of.name.empty()) return CreateLoaded(request, kept.of, flags, std::move(ready), false);
     directories_.With(request.nodeid, std::move(ready), [this, request, flags, kept](Reply loaded) {
-      CreateLoaded(request, kept.of, flags, std::move(loaded));
+      if ((flags & O_EXCL) == 0) return CreateLoaded(request, kept.of, flags, std::move(loaded), false);
+      Exclusively(request, kept.of, 0, std::move(loaded), [this, request, flags, kept](Reply whole, bool claimed) {
+        CreateLoaded(request, kept.of, flags, std::move(whole), claimed);
+      });
     });
   });
 }
 
-void LiveRoot::CreateLoaded(const Request& request, const NewName& made, uint32_t flags, Reply reply) {
+void LiveRoot::CreateLoaded(const Request& request, const NewName& made, uint32_t flags, Reply reply, bool claimed) {
   const bool write = (flags & O_ACCMODE) != O_RDONLY;
   auto created = LiveFile::Create(files_);
   if (!created) {
@@ -140,11 +157,14 @@ void LiveRoot::CreateLoaded(const Request& request, const NewName& made, uint32_
     return;
   }
   uint64_t nodeid = 0;
+  bool dirty = false;
   {
     const TreeLock lock(tree_);
     LiveNode* parent = made.name.empty() ? tree_.Find(request.nodeid) : directories_.FindLocked(request.nodeid);
-    LiveNode* node = nullptr;
-    const int error = parent != nullptr ? MakeNodeLocked(request, parent, made, *created, &node) : ESTALE;
+    LiveNode* node = claimed ? TakeClaimedLocked(request, parent, made.name, made.mode) : nullptr;
+    const bool ours = node == nullptr;
+    int error = parent != nullptr ? 0 : ESTALE;
+    if (error == 0 && ours) error = MakeNodeLocked(request, parent, made, *created, &node, claimed);
     if (error != 0) {
       // Somebody else has made it since the kernel looked. Without O_EXCL it is to be opened: the kernel looks again.
       reply.Error(error == EEXIST && (flags & O_EXCL) == 0 ? ESTALE : error);
@@ -152,16 +172,18 @@ void LiveRoot::CreateLoaded(const Request& request, const NewName& made, uint32_
     }
     ++node->lookups;  // at once: without a name and lookups the node would be dropped
     nodeid = node->nodeid;
-    node->made_to_append = write && (flags & O_APPEND) != 0 && (flags & O_EXCL) == 0 && !made.name.empty();
-    if (notices_.no_open() && write) node->writers = 1;
-    if (notices_.no_open() && !write) (void)publisher_.PublishLocked(node);  // no close will be reported
+    if (ours) node->made_to_append = write && (flags & O_APPEND) != 0 && (flags & O_EXCL) == 0 && !made.name.empty();
+    if (ours && notices_.no_open() && write) node->writers = 1;
+    if (ours && notices_.no_open() && !write) (void)publisher_.PublishLocked(node);  // no close will be reported
+    if (!ours) node->seen = LiveNode::Seen::kOpened;
     DidLocked(request, nodeid);
+    dirty = ours && (!notices_.no_open() || write);
   }
-  if (!notices_.no_open() || write) publisher_.NoteDirty(nodeid);
-  AnswerCreated(nodeid, std::move(reply));
+  if (dirty) publisher_.NoteDirty(nodeid);
+  if (!AnswerCreated(nodeid, std::move(reply)) && claimed) Unclaim(request.nodeid, std::string(made.name), false);
 }
 
-void LiveRoot::AnswerCreated(uint64_t nodeid, Reply reply) {
+bool LiveRoot::AnswerCreated(uint64_t nodeid, Reply reply) {
   CreateOut out{};
   // Open before telling the kernel the attributes, because their lifetime depends on it.
   out.open = notices_.no_open() ? OpenOut{0, kOpenKeepCache, 0} : opens_.OpenNow(nodeid, true);
@@ -169,14 +191,14 @@ void LiveRoot::AnswerCreated(uint64_t nodeid, Reply reply) {
     const TreeLock lock(tree_);
     if (const LiveNode* node = tree_.Find(nodeid)) out.entry = EntryOutLocked(*node);
   }
-  if (!reply.Struct(out)) {
-    if (notices_.no_open()) {
-      publisher_.Closed(nodeid);
-    } else {
-      opens_.Close(nodeid, out.open.fh);
-    }
-    Forget(nodeid, 1);
+  if (reply.Struct(out)) return true;
+  if (notices_.no_open()) {
+    publisher_.Closed(nodeid);
+  } else {
+    opens_.Close(nodeid, out.open.fh);
   }
+  Forget(nodeid, 1);
+  return false;
 }
 
 void LiveRoot::Link(const Request& request, uint64_t source, std::string_view name, Reply reply) {
@@ -185,13 +207,18 @@ void LiveRoot::Link(const Request& request, uint64_t source, std::string_view na
   publisher_.WithRoom(std::move(reply), [this, request, source, name = std::string(name)](Reply ready) {
     directories_.With(request.nodeid, std::move(ready), [this, request, source, name](Reply loaded) {
       publisher_.WithContent(source, std::move(loaded), [this, request, source, name](Reply whole) {
-        LinkLoaded(request, source, name, std::move(whole));
+        NewName made{};
+        made.name = name;
+        Exclusively(request, made, source, std::move(whole), [this, request, source, name](Reply answer, bool claimed) {
+          LinkLoaded(request, source, name, std::move(answer), claimed);
+        });
       });
     });
   });
 }
 
-void LiveRoot::LinkLoaded(const Request& request, uint64_t source, const std::string& name, Reply loaded) {
+void LiveRoot::LinkLoaded(const Request& request, uint64_t source, const std::string& name, Reply loaded,
+                          bool claimed) {
   fuse_entry_out out{};
   {
     const TreeLock lock(tree_);
@@ -199,21 +226,25 @@ void LiveRoot::LinkLoaded(const Request& request, uint64_t source, const std::st
     LiveNode* node = tree_.Find(source);
     int error = parent == nullptr || node == nullptr ? ESTALE : 0;
     if (error == 0 && node->is_directory()) error = EPERM;
+    LiveNode* const there =
+        claimed && error == 0 ? TakeClaimedLocked(request, parent, name, node->attributes.mode) : nullptr;
     if (error == 0 && parent->attributes.nlink == 0) error = ENOENT;
-    if (error == 0 && tree_.Child(parent, name) != nullptr) error = EEXIST;
+    if (error == 0 && there == nullptr && tree_.Child(parent, name) != nullptr) error = EEXIST;
     if (error == 0) error = tree_.ChangeLocked();
     // Publish the current content under the existing name before adding another.
     std::string existing;
-    if (error == 0 && !node->names.empty()) {
+    if (error == 0 && there == nullptr && !node->names.empty()) {
       error = publisher_.PublishLocked(node);
       existing = tree_.PathOf(*node);
     }
-    if (error == 0) error = tree_.Add(parent, name, node, LiveNow());
+    if (error == 0 && there == nullptr) error = tree_.Add(parent, name, node, LiveNow());
     if (error != 0) {
       loaded.Error(error);
       return;
     }
-    if (existing.empty()) {
+    if (there != nullptr) {
+      node = there;  // home's link, seen in its tree
+    } else if (existing.empty()) {
       (void)publisher_.PublishLocked(node);  // the first name of a file without names (O_TMPFILE)
     } else if (node->named_at_home()) {
       teller_.TellLocked(Kind::kLink, node, tree_.PathOf(*parent, name), existing);
@@ -221,7 +252,9 @@ void LiveRoot::LinkLoaded(const Request& request, uint64_t source, const std::st
     DidLocked(request, node->nodeid);
     out = CountedEntryLocked(node);
   }
-  if (!loaded.Struct(out)) Forget(out.nodeid, 1);
+  if (loaded.Struct(out)) return;
+  Forget(out.nodeid, 1);
+  if (claimed) Unclaim(request.nodeid, name, false);
 }
 
 void LiveRoot::Remove(const Request& request, std::string_view name, bool directory, Reply reply) {

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -39,7 +40,8 @@ LiveRoot::LiveRoot(Backend& backend, Transport& transport, LiveFiles& files, con
       opens_(transport, tree_, contents_, notices_),
       reader_(backend, tree_, contents_, notices_),
       writer_(backend, tree_, contents_, opens_, publisher_, notices_),
-      home_trees_(backend, tree_, contents_, directories_, notices_, root) {
+      claims_(tree_, notices_, backend.timers()),
+      home_trees_(backend, tree_, contents_, directories_, notices_, claims_, root) {
   (void)LiveNow();  // opens its file while there are descriptors
   files_.SetGiveWay([store = backend.store()](int error, uint64_t bytes) { return store->GiveWay(error, bytes); });
 }
@@ -54,16 +56,27 @@ Status LiveRoot::Begin(LiveJournal* journal, LiveStream* stream, LiveState* stat
     home_trees_.Restore(*state);
     done_.Restore(*state);
     notices_.Restore(state);
+    claims_.Restore(*state);
   }
   VRUN_TRY(tree_.Begin(journal, stream, state, backend_, [this](LiveFrame* all) {
     done_.AddToCheckpoint(all);
     notices_.AddToCheckpointLocked(all);
+    claims_.AddToCheckpoint(all);
   }));
   stream->SetOnApplied(tree_.Guarded([this](uint64_t number, const std::vector<LiveStream::Applied>& applied) {
     home_trees_.OnAcknowledged(number, applied);
   }));
   publisher_.Begin();
+  if (state != nullptr) DropUnclaimed();
+  if (claims_.ever()) stream->SetTakesClaims(true);  // until it says otherwise
   return {};
+}
+
+Status LiveRoot::TellRestored(Dispatcher& dispatcher) {
+  const Status told = notices_.TellRestored(dispatcher);
+  const TreeLock lock(tree_);
+  claims_.SetTellingRestored(false);
+  return told;
 }
 
 InitChoice LiveRoot::Init(const KernelOffer& offer) {
@@ -114,7 +127,9 @@ fuse_attr LiveRoot::AttrLocked(const LiveNode& node, uint64_t* valid) const {
 fuse_entry_out LiveRoot::EntryOutLocked(const LiveNode& node) const {
   fuse_entry_out out{};
   out.nodeid = node.nodeid;
-  out.entry_valid = notices_.ValidSeconds();
+  const bool uncached = std::any_of(node.names.begin(), node.names.end(),
+                                    [](const LiveName& link) { return LiveClaims::IsUncached(*link.parent); });
+  out.entry_valid = uncached ? 0 : notices_.ValidSeconds();
   uint64_t valid = 0;
   out.attr = AttrLocked(node, &valid);
   out.attr_valid = valid;
@@ -203,7 +218,7 @@ void LiveRoot::LookupLoaded(uint64_t nodeid, const std::string& name, Reply repl
       NoteForPushLocked(*child, &traced);
     } else {
       // nodeid 0: the name does not exist.
-      out.entry_valid = notices_.AbsentSecondsLocked(nodeid, name);
+      out.entry_valid = LiveClaims::IsUncached(*directory) ? 0 : notices_.AbsentSecondsLocked(nodeid, name);
     }
   }
   if (!reply.Struct(out) && out.nodeid != 0) Forget(out.nodeid, 1);
@@ -243,6 +258,10 @@ void LiveRoot::Forget(uint64_t nodeid, uint64_t count) {
 std::optional<uint64_t> LiveRoot::WasDone(const Request& request, Reply* reply) {
   const std::optional<uint64_t> made = done_.Find(request.unique);
   if (!made || reply == nullptr) return made;
+  if (*made == DoneRequests::kExists) {
+    reply->Error(EEXIST);
+    return made;
+  }
   fuse_entry_out out{};
   {
     const TreeLock lock(tree_);

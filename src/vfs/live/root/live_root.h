@@ -84,7 +84,7 @@ class LiveRoot final : public Operations, public WriteOperations {
   // Merges the same tree again: something was released.
   Status AdvanceAgain(Dispatcher& dispatcher) { return home_trees_.AdvanceAgain(dispatcher, push_); }
   // After a take-over: sends the notifications that the previous server did not send. Blocks, as Advance.
-  Status TellRestored(Dispatcher& dispatcher) { return notices_.TellRestored(dispatcher); }
+  Status TellRestored(Dispatcher& dispatcher);
   void Acknowledge(uint64_t nodeid, const tree::FileVersion& version) { home_trees_.Acknowledge(nodeid, version); }
   void Doubt(Dispatcher& dispatcher, bool doubt) { notices_.Doubt(dispatcher, doubt); }
   uint64_t PublishAll() { return publisher_.PublishAll(); }
@@ -161,19 +161,37 @@ class LiveRoot final : public Operations, public WriteOperations {
   // Once home's part of the directories is loaded.
   void LookupLoaded(uint64_t nodeid, const std::string& name, Reply reply);
   void ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bool plus, Reply reply);
-  void MakeLoaded(const Request& request, const NewName& made, Reply reply);
-  void CreateLoaded(const Request& request, const NewName& made, uint32_t flags, Reply reply);
-  void LinkLoaded(const Request& request, uint64_t source, const std::string& name, Reply reply);
+  // `claimed`: home has made the name for this request.
+  void MakeLoaded(const Request& request, const NewName& made, Reply reply, bool claimed);
+  void CreateLoaded(const Request& request, const NewName& made, uint32_t flags, Reply reply, bool claimed);
+  void LinkLoaded(const Request& request, uint64_t source, const std::string& name, Reply reply, bool claimed);
   void RenameLoaded(const Request& request, const std::string& name, uint64_t to_parent, const std::string& to_name,
                     uint32_t flags, Reply reply);
-  void AnswerCreated(uint64_t nodeid, Reply reply);               // lookups are already counted
+  bool AnswerCreated(uint64_t nodeid, Reply reply);               // lookups are already counted
   uint64_t ChildId(uint64_t directory, const std::string& name);  // 0: none
   // With a TreeLock. 0 or an errno; also tells home.
   int RemoveLocked(LiveNode* parent, const std::string& name, bool directory);
   int RenameLocked(LiveNode* from, const std::string& name, LiveNode* to, const std::string& to_name, uint32_t flags);
   // A node of the kind in `made`, created in `parent` according to its ACL and set-group-id bit.
+  // `claimed`: home has it.
   int MakeNodeLocked(const Request& request, LiveNode* parent, const NewName& made, std::shared_ptr<LiveFile> file,
-                     LiveNode** out);
+                     LiveNode** out, bool claimed = false);
+
+  // --- exclusive_names.cc: names that home makes (live_claims.h)
+
+  using Claimed = std::function<void(Reply, bool claimed)>;
+  // The name must be exclusive: where others work too, home makes it first. Answers EEXIST if home has it. `source`: of
+  // a link; 0: none.
+  void Exclusively(const Request& request, const NewName& made, uint64_t source, Reply reply, Claimed then);
+  void AnswerClaim(const Request& request, Reply reply, bool made, const Claimed& then);
+  // With a TreeLock.
+  bool WantsClaimLocked(LiveNode* parent, const NewName& made, uint64_t source);
+  int AddClaimLocked(const Request& request, LiveNode* parent, const NewName& made, uint64_t source);
+  // What home has made, if a tree has shown it. The request is over.
+  LiveNode* TakeClaimedLocked(const Request& request, LiveNode* parent, std::string_view name, uint32_t mode);
+  // The caller did not get what home has made.
+  void Unclaim(uint64_t directory, const std::string& name, bool is_directory);
+  void DropUnclaimed();
   void SetAttrNow(const Request& request, const fuse_setattr_in& in, Reply reply);
   void SetAttrResized(const Request& request, const fuse_setattr_in& in, Reply reply);
 
@@ -193,6 +211,7 @@ class LiveRoot final : public Operations, public WriteOperations {
   LiveOpens opens_;
   LiveReader reader_;
   LiveWriter writer_;
+  LiveClaims claims_;
   HomeTrees home_trees_;
   DoneRequests done_;  // guarded by the tree's lock
 };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "vfs/fuse/attributes.h"
@@ -174,6 +175,9 @@ void LiveMerge::Take(LiveNode* directory, const Digest& digest, const LoadedDire
   const bool same = of.has_lower && of.digest == digest;
   const LoadedDirectoryPtr before = same ? next : of.loaded;
   const tree::Directory& after = *next->directory;
+  // After a take-over names of home that are not in `entries` may be old ones.
+  bool others = false;
+  const bool seeks_others = !of.restored && (before || !of.has_lower);
   const bool all = std::exchange(of.restored, false) || !before;
   if (!same) {
     KeepPlaces(&of, before, after);
@@ -188,7 +192,14 @@ void LiveMerge::Take(LiveNode* directory, const Digest& digest, const LoadedDire
   WalkBoth(before.get(), after, [&](size_t i, size_t j) {
     if (i != kNoEntry && j != kNoEntry && before->directory->EncodedAt(i) == after.EncodedAt(j)) return;
     const std::string_view name = j != kNoEntry ? after.NameAt(j) : before->directory->NameAt(i);
-    if (of.entries.find(name) != of.entries.end()) {
+    const auto entry = of.entries.find(name);
+    if (seeks_others && !others && (entry == of.entries.end() || entry->second.change <= included_)) {
+      std::optional<tree::Entry> was, is;
+      if (i != kNoEntry) was = before->directory->At(i);
+      if (j != kNoEntry) is = after.At(j);
+      others = IsOthers(*directory, was ? &*was : nullptr, is ? &*is : nullptr);
+    }
+    if (entry != of.entries.end()) {
       if (!all) known.emplace_back(name);
     } else if (i == kNoEntry) {
       ForgetName(*directory, name);  // its absence may be cached
@@ -197,7 +208,27 @@ void LiveMerge::Take(LiveNode* directory, const Digest& digest, const LoadedDire
   if (all) {
     for (const auto& [name, entry] : of.entries) known.push_back(name);
   }
+  if (others) others_.push_back(directory->nodeid);
   for (const std::string& name : known) Reconcile(directory, name);
+}
+
+bool LiveMerge::IsOthers(const LiveNode& directory, const tree::Entry* before, const tree::Entry* after) const {
+  const std::string& name = after != nullptr ? after->name : before->name;
+  if (claimed_.contains({directory.nodeid, name})) return false;
+  const auto it = directory.directory->entries.find(name);
+  if (it == directory.directory->entries.end()) {
+    return before == nullptr || after == nullptr || before->ino != after->ino;
+  }
+  const LiveEntry& entry = it->second;
+  if (entry.change > included_) return false;
+  if (entry.node == nullptr) return after != nullptr;  // removed here
+  const LiveNode& node = *entry.node;
+  if (after == nullptr) return node.named_at_home() && !(node.file && node.file->dirty());
+  if ((node.is_directory() && after->is_directory()) || IsSame(node, *after)) return false;
+  if (!after->is_regular()) return true;
+  // Ours, and home has not said which inode it is.
+  if (node.at_home.ino == 0 && !node.in_home_tree()) return false;
+  return after->ino != node.at_home.ino && after->ino != node.version.ino;
 }
 
 // Home no longer has this directory: nothing in it is home's.
@@ -218,6 +249,7 @@ void LiveMerge::Below(LiveNode* parent, const std::string& name, LiveNode* direc
   LiveDirectory& of = *directory->directory;
   if (IsCurrent(of, digest)) return;
   if (!Needs(*directory)) {
+    if (of.has_lower) tree_.NoteRecent(directory);  // otherwise it was made here
     of.has_lower = true;
     of.restored = false;
     of.digest = digest;

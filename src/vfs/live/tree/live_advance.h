@@ -19,6 +19,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,17 +35,21 @@ class LiveMerge {
   using Loaded = DirectoryCache::Loaded;
   using Missing = std::vector<std::pair<Digest, std::string>>;  // digests of directory objects and their paths at home
 
+  using Names = std::set<std::pair<uint64_t, std::string>>;
+
   // `included`: number of this node's last change that the tree contains; `operation`: of the last operation (0 without
   // a journal). `have`: directory objects at hand; `in_memory`: finds further ones. `renew`: a file that nobody has
-  // opened takes home's next version in the same node; otherwise a node keeps its content.
+  // opened takes home's next version in the same node; otherwise a node keeps its content. `claimed`: names that home
+  // was asked to make for us, and that are not ours yet.
   LiveMerge(LiveTree& tree, uint64_t included, uint64_t operation, const Loaded& have, LiveTree::Objects in_memory,
-            bool renew)
+            bool renew, Names claimed = {})
       : tree_(tree),
         included_(included),
         operation_(operation),
         have_(have),
         in_memory_(std::move(in_memory)),
-        renew_(renew) {}
+        renew_(renew),
+        claimed_(std::move(claimed)) {}
 
   // The objects that Run(root) needs.
   Missing FindMissing(const tree::Entry& root) const;
@@ -55,6 +60,8 @@ class LiveMerge {
   const LiveNotices& notices() const { return notices_; }
   // Nodes that lost a name and whose content may have been seen.
   const std::vector<uint64_t>& replaced() const { return replaced_; }
+  // Directories in which others have made, removed or replaced names.
+  const std::vector<uint64_t>& others() const { return others_; }
   // Directories that home has renamed and the kernel knows: the old name and the new path. A process whose working
   // directory it is moves with it as soon as somebody has looked up that path.
   struct Moved {
@@ -77,6 +84,8 @@ class LiveMerge {
   LoadedDirectoryPtr Object(const LiveDirectory& of, const Digest& digest) const;
   void Find(const LiveNode& directory, const Digest& digest, const std::string& path, Missing* missing) const;
   void Take(LiveNode* directory, const Digest& digest, const LoadedDirectoryPtr& next);
+  // Whether the difference of this name between two states of home is somebody else's work, and more than new content.
+  bool IsOthers(const LiveNode& directory, const tree::Entry* before, const tree::Entry* after) const;
   void TakeNothing(LiveNode* directory);
   void Below(LiveNode* parent, const std::string& name, LiveNode* directory, const Digest& digest);
   void Settle(uint64_t nodeid, const std::string& name);
@@ -121,9 +130,11 @@ class LiveMerge {
   const Loaded& have_;
   const LiveTree::Objects in_memory_;
   const bool renew_;
+  const Names claimed_;
   Missing wanted_;
   LiveNotices notices_;
   std::vector<uint64_t> replaced_;
+  std::vector<uint64_t> others_;
   std::vector<Moved> moved_;
   std::vector<Move> moves_;
   bool settling_ = false;  // the tree itself has been merged

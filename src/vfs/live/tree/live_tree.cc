@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/clock.h"
 #include "vfs/fuse/attributes.h"
 #include "vfs/live/data/live_file.h"
 #include "vfs/live/data/live_journal.h"
@@ -151,7 +152,16 @@ void LiveTree::SetHome(LiveNode* node, const tree::Entry& entry) {
     node->directory = std::make_unique<LiveDirectory>();
     node->directory->has_lower = true;
     node->directory->digest = entry.child;
+    NoteRecent(node);
   }
+}
+
+void LiveTree::NoteRecent(LiveNode* directory) {
+  constexpr unsigned kFresh = 8;  // an archive is unpacked into a new directory more often than a lock is taken there
+  if (!tracking_) return;
+  const int64_t age = WallMicros() - ToNanos(directory->attributes.mtime) / 1000;
+  if (age < -SharedUse::kMicros || age >= SharedUse::kMicros) return;
+  directory->directory->Shared().SeenFor(SharedUse::kMicros - std::max<int64_t>(age, 0), kFresh, MonotonicMicros());
 }
 
 std::optional<LiveTree::Successor> LiveTree::SuccessorOf(const LiveNode& node) {

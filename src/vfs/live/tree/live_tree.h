@@ -163,6 +163,8 @@ class LiveTree {
   void Attach(LiveNode* directory, std::string_view name, LiveNode* node);
   void Detach(LiveNode* directory, std::string_view name);
   static bool HomeHas(const LiveNode& directory, std::string_view name);
+  // Others have changed names of a directory of home that was not seen before, if that was lately.
+  void NoteRecent(LiveNode* directory);
   // Removes the entry with its cookie; the caller updates the node's `names`.
   void Erase(LiveNode* directory, std::string_view name);
   // From now on a name of home is listed with this cookie.

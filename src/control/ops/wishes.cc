@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "control/state/wishes.h"
+#include "control/ops/wishes.h"
+
+#include <strings.h>
 
 #include <algorithm>
 #include <set>
@@ -52,6 +54,16 @@ Offers OffersOf(State& state, const std::string& pool) {
     if (total.ParseFromString(node.row.total) && !total.gpu_type().empty()) out.gpu_types.insert(total.gpu_type());
   }
   return out;
+}
+
+// Nodes name their types in lower case ("h100"), unless an administrator named them.
+void SpellAsNodes(const std::vector<NodeSize>& nodes, std::string* type) {
+  const NodeSize* like = nullptr;
+  for (const NodeSize& node : nodes) {
+    if (node.gpu_type == *type) return;
+    if (::strcasecmp(node.gpu_type.c_str(), type->c_str()) == 0) like = &node;
+  }
+  if (like != nullptr) *type = like->gpu_type;
 }
 
 Status CheckLevel(v1::TopologyLevel level, const Offers& offers, const std::string& where) {
@@ -129,6 +141,9 @@ Status CheckWishes(State& state, JobRow* job) {
   VRUN_TRY(Expand(state, s.mutable_nodes()));
   VRUN_TRY(Expand(state, s.mutable_excluded_nodes()));
   VRUN_TRY(CheckPool(state, s.nodes(), job->pool));
+  const std::vector<NodeSize>& sizes = state.SizesOf(job->pool);
+  if (!job->needs.gpu_type.empty()) SpellAsNodes(sizes, &job->needs.gpu_type);
+  for (std::string& type : *s.mutable_gpu_types()) SpellAsNodes(sizes, &type);
   const bool asks = s.labels_size() + s.gpu_types_size() > 0 || s.required_level() != 0 || s.segment_level() != 0;
   if (!asks) return {};
   const Offers offers = OffersOf(state, job->pool);

@@ -11,7 +11,7 @@
 
 namespace vrun::control {
 
-// Also replaces lists like n[1-4] by the names. kInvalid, kNotFound.
+// Also replaces lists like n[1-4] by the names, and spells GPU types as the nodes do ("H100"). kInvalid, kNotFound.
 Status CheckWishes(State& state, JobRow* job);
 
 // The names in a list like "n[1-4],m1", all of which are nodes that have joined. kNotFound names the first that is not.
