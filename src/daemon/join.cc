@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/join.h"
 
+#include <netdb.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <future>
 #include <map>
 
+#include "base/config.h"
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/hash/digest.h"
+#include "base/unique_fd.h"
 #include "identity/renewal.h"
 #include "people/members.h"
 #include "proto/people.pb.h"
@@ -28,6 +33,30 @@ Result<v1::JoinReply> Ask(const std::string& controller, const std::string& ca, 
   v1::JoinReply reply;
   if (!reply.ParseFromString(bytes)) return Error(Code::kCorrupt, "the controller's answer does not parse");
   return reply;
+}
+
+// The address of this machine from which packets to HOST:PORT, or to the first of several, leave it. "": none do.
+std::string AddressTowards(const std::string& controller) {
+  const auto address = ParseHostPort(controller.substr(0, controller.find(',')));
+  if (!address) return "";
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(address->host.c_str(), std::to_string(address->port).c_str(), &hints, &found) != 0) return "";
+  std::string from;
+  for (const addrinfo* a = found; a != nullptr && from.empty(); a = a->ai_next) {
+    const UniqueFd fd(::socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage mine{};
+    socklen_t size = sizeof mine;
+    char text[NI_MAXHOST];
+    // Sends nothing: only the route is looked up.
+    if (!fd || ::connect(fd.get(), a->ai_addr, a->ai_addrlen) != 0) continue;
+    auto* const name = reinterpret_cast<sockaddr*>(&mine);
+    if (::getsockname(fd.get(), name, &size) != 0) continue;
+    if (::getnameinfo(name, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0) from = text;
+  }
+  ::freeaddrinfo(found);
+  return from.find(':') == std::string::npos ? from : "[" + from + "]";
 }
 
 }  // namespace
@@ -102,6 +131,8 @@ int BecomeNode(const std::string& token, node::AgentOptions* options) {
   if (options->controller.empty() || options->name.empty()) {
     return fail("--controller and --name are missing: give both, or a token with --join (`vctl node token` makes one)");
   }
+  if (options->listen_host.empty()) options->listen_host = AddressTowards(options->controller);
+  if (options->listen_host.empty()) options->listen_host = "127.0.0.1";
   return 0;
 }
 

@@ -36,7 +36,8 @@ Result<Joined> ReadJoined(const std::string& directory);
 
 // `vrund join`. Returns the exit status; prints errors to stderr.
 int JoinMain(const JoinOptions& options);
-// Joins unless this node did before, and fills in what is empty: controller, name, pool, directory of certificates.
+// Joins unless this node did before, and fills in what is empty: controller, name, pool, directory of certificates,
+// the address where it listens.
 // Returns the exit status; prints errors to stderr.
 int BecomeNode(const std::string& token, node::AgentOptions* options);
 

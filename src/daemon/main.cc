@@ -104,7 +104,9 @@ int main(int argc, char** argv) {
   std::string node_token;
   node_app->add_option("--join", node_token, "one-time token of `vctl node token`; when it has joined, it is not used")
       ->envname("VRUN_JOIN_TOKEN");
-  node_app->add_option("--listen", node.listen_host, "address where homes reach this node")->capture_default_str();
+  node.listen_host.clear();
+  node_app->add_option("--listen", node.listen_host,
+                       "address where homes reach this node; default: the one from which it reaches the controller");
   node_app->add_option("--port", node.listen_port, "port there; 0: any")->capture_default_str();
   node_app->add_option("--metrics", node.metrics,
                        "HOST:PORT where Prometheus reads the node's figures, without a token; port 0: any");

@@ -100,7 +100,7 @@ def test_from_three_machines_to_a_cluster_of_ten(site):
         joins = token(head.run(step("controller", "vctl node token")))
         subprocess.run([TOP / "tools/emulate-host", "up", "n7", *host, "--index", str(index), "--bridge", bridge.name, "--address",
                         f"{bridge.address(13)}/24", "--copy", BIN / "vrund", BIN / "vrund-task"], check=True)
-        words = shlex.split(step("node", "vrund node").replace("TOKEN", joins).replace("ADDRESS", bridge.address(13)))
+        words = shlex.split(step("node", "vrund node").replace("TOKEN", joins))
         with open(directory / "node.log", "wb") as log:
             node = subprocess.Popen([TOP / "tools/emulate-host", "exec", "n7", *host, "--", "/opt/vrun/" + words[0], *words[1:]],
                                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "base/escape.h"
@@ -29,9 +30,9 @@ unsigned char* Raw(std::string& bytes, size_t at) { return reinterpret_cast<unsi
 
 }  // namespace
 
-SealKey::~SealKey() {
-  if (!key_.empty()) ::OPENSSL_cleanse(key_.data(), key_.size());
-}
+SealKey::SealKey(std::string_view key) { std::copy_n(key.begin(), key_.size(), key_.begin()); }
+
+SealKey::~SealKey() { ::OPENSSL_cleanse(key_.data(), key_.size()); }
 
 Result<SealKey> SealKey::Read(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
@@ -45,14 +46,16 @@ Result<SealKey> SealKey::Read(const std::string& path) {
   if (key.size() != kKeyBytes) {
     return Error(Code::kCorrupt, "key " + Escape(path) + ": it is not whole: restore it from a backup");
   }
-  return SealKey(std::move(key));
+  SealKey made(key);
+  ::OPENSSL_cleanse(key.data(), key.size());
+  return made;
 }
 
 Result<SealKey> SealKey::Create(const std::string& path) {
   if (PathExists(path)) return Error(Code::kExists, "key " + Escape(path) + ": there is one");
   VRUN_ASSIGN(std::string key, RandomSecret(kKeyBytes));
   VRUN_TRY(WriteFileAtomic(path, key, 0600));
-  return SealKey(std::move(key));
+  return SealKey(key);
 }
 
 std::string SealKey::Seal(std::string_view bytes, std::string_view about) const {
@@ -64,7 +67,7 @@ std::string SealKey::Seal(std::string_view bytes, std::string_view about) const 
   const Context context(EVP_CIPHER_CTX_new());
   int n = 0;
   const bool done =
-      context && EVP_EncryptInit_ex(context.get(), EVP_aes_256_gcm(), nullptr, Raw(key_), Raw(*nonce)) == 1 &&
+      context && EVP_EncryptInit_ex(context.get(), EVP_aes_256_gcm(), nullptr, key_.data(), Raw(*nonce)) == 1 &&
       EVP_EncryptUpdate(context.get(), nullptr, &n, Raw(about), static_cast<int>(about.size())) == 1 &&
       EVP_EncryptUpdate(context.get(), Raw(out, kNonceBytes), &n, Raw(bytes), static_cast<int>(bytes.size())) == 1 &&
       EVP_EncryptFinal_ex(context.get(), Raw(out, kNonceBytes + bytes.size()), &n) == 1 &&
@@ -82,7 +85,7 @@ Result<std::string> SealKey::Open(std::string_view sealed, std::string_view abou
   const Context context(EVP_CIPHER_CTX_new());
   int n = 0;
   const bool done = context &&
-                    EVP_DecryptInit_ex(context.get(), EVP_aes_256_gcm(), nullptr, Raw(key_), Raw(nonce)) == 1 &&
+                    EVP_DecryptInit_ex(context.get(), EVP_aes_256_gcm(), nullptr, key_.data(), Raw(nonce)) == 1 &&
                     EVP_DecryptUpdate(context.get(), nullptr, &n, Raw(about), static_cast<int>(about.size())) == 1 &&
                     EVP_DecryptUpdate(context.get(), Raw(out, 0), &n, Raw(body), static_cast<int>(body.size())) == 1 &&
                     EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_GCM_SET_TAG, kTagBytes, tag.data()) == 1 &&

@@ -2,6 +2,7 @@
 // Bytes that only the holder of a key can read or change: AES-256-GCM by OpenSSL's libcrypto.
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 
@@ -29,8 +30,8 @@ class SealKey {
   Result<std::string> Open(std::string_view sealed, std::string_view about) const;
 
  private:
-  explicit SealKey(std::string key) : key_(std::move(key)) {}
-  std::string key_;  // 32 bytes
+  explicit SealKey(std::string_view key);  // of 32 bytes
+  std::array<unsigned char, 32> key_{};
 };
 
 }  // namespace vrun
