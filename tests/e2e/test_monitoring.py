@@ -44,6 +44,8 @@ class Prometheus:
             with urllib.request.urlopen(f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}", timeout=10 * SLOW) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as e:
+            if e.code == 503:   # it is starting
+                raise OSError(e.reason) from None
             raise AssertionError(f"{parameters}: {json.load(e)['error']}") from None
 
     def query(self, expression):

@@ -93,13 +93,13 @@ class SharedCluster(Cluster):
 
     def up(self):
         home = self.directory / "home"
-        if not home.exists():
-            home.mkdir(mode=0o700)
+        if not self.pki().exists():
+            home.mkdir(mode=0o700, exist_ok=True)
             self.run("vrund", "pki", "ca", "--dir", str(self.pki()), check=True)
             for role, name in (("controller", "controller"), ("home", "root")):
                 self.run("vrund", "pki", "issue", "--ca", str(self.pki()), "--dir", str(self.pki()), "--role", role, "--name", name, check=True)
             (home / "config.toml").write_text(f'controller = "{self.controllers("127.0.0.1")}"\ncredentials = "{self.pki()}"\n'
-                                              f'credentials_name = "root"\nroot = "{self.root}"\n')
+                                              f'credentials_name = "root"\nroot = "{self.root}"\njob_writes = "any"\n')
         for name in self.ports:
             if name not in self.daemons or self.daemons[name].poll() is not None:
                 self.start_controller(name)
