@@ -49,8 +49,8 @@ struct Config {
   // Or "error": a job whose writes conflict with home's changes fails. ("beside": its version is stored beside home's,
   // and the user is told.)
   std::string conflicts = "beside";
-  // What jobs may give files at home: "plain": no setuid, setgid and file capabilities; "own": nor other owners than this
-  // user; "any": all that this user may. Read when home starts.
+  // What jobs may give files at home: "plain": no setuid, setgid and file capabilities; "own": nor other owners than
+  // this user; "any": all that this user may. Read when home starts.
   std::string job_writes = "plain";
   std::string view = "live";  // or "frozen": default view of a run (batch jobs: frozen)
   std::string away;           // "on": `vbatch` submits away jobs unless told otherwise; "off" or "": it does not

@@ -287,7 +287,7 @@ def test_pages_are_for_everybody(c, browser, scheme, width):
         session = page.context.new_cdp_session(page)
         for where in ("cluster", "jobs", f"jobs/{job}", "nodes", "nodes/n1", "teams", "me"):
             show(page, c, where)
-            page.wait_for_function("!document.querySelector('[aria-busy=true]')")
+            wait_until("the page is complete", lambda: page.evaluate("!document.querySelector('[aria-busy=true]')"))
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{where} at {width} is too wide"
             session.send("Runtime.evaluate", {"expression": AXE.read_text()})   # not a script of the page: its policy forbids it
             found = page.evaluate("async () => (await axe.run()).violations.map(v => [v.impact, v.id, v.nodes[0].html])")

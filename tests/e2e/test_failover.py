@@ -99,12 +99,12 @@ def test_a_job_does_not_notice(pair, how):
     (c.root / "root/enough").touch()
     out, err = attached.communicate(timeout=60 * SLOW)
     assert attached.returncode == 0, err
-    assert counted(out) > 20
+    assert counted(out) > 3
     for job in (batch, waits):
         c.vctl("wait", job)
         info = c.json("job", job)
         assert info["state"] == "COMPLETED" and info["attempt"] == 1, info
-    assert counted((c.root / "root/batch.out").read_text()) > 20
+    assert counted((c.root / "root/batch.out").read_text()) > 3
 
 
 def test_a_controller_without_its_database_ends(pair):

@@ -162,6 +162,7 @@ def test_what_is_made_has_the_mode_and_the_target_that_was_asked_for(live, place
     a.communicate(timeout=60)
 
 
+@pytest.mark.alone
 def test_a_directory_without_activity_of_others_costs_no_round_trip(live, place):
     """Neither do many new names in one in which home was active: an archive is unpacked as fast as anywhere."""
     a = started(live, SHELL)

@@ -148,8 +148,8 @@ def test_nobody_listens_in_the_job(cluster):
     job = cluster.popen("vrun", "-D", "/root", "--network=private", "-p", str(port), "--", "sh", "-c", "echo ready; cat", stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE, text=True)
     assert job.stdout.readline() == "ready\n"
-    with socket.create_connection(("127.0.0.1", port), timeout=20 * SLOW) as c:
-        with pytest.raises(ConnectionResetError):
+    with pytest.raises(ConnectionResetError):   # perhaps before the client knows that it is connected
+        with socket.create_connection(("127.0.0.1", port), timeout=20 * SLOW) as c:
             c.sendall(b"x")
             c.recv(1)
             c.recv(1)

@@ -13,6 +13,7 @@
 
 #include "base/thread/mutex.h"
 #include "home/apply/apply.h"
+#include "home/root/deny_list.h"
 #include "tree_model.h"
 #include "vfs/live/data/live_stream.h"
 
@@ -36,6 +37,9 @@ class HomeEnd {
     options.live = true;
     options.journal = journal_;
     options.notice = [this](const std::string& text) { notices.push_back(text); };
+    options.rules = [rules = home::DenyList({.root = root_, .writes = home::JobWrites::kAny}).Current()] {
+      return rules;
+    };
     auto applier = home::Applier::Open(std::move(options));
     EXPECT_TRUE(applier.has_value()) << applier.error().message();
     applier_ = *std::move(applier);

@@ -15,6 +15,7 @@
 
 #include "base/files.h"
 #include "home/apply/apply.h"
+#include "home/root/deny_list.h"
 #include "node/carry/carry.h"
 #include "tree_model.h"
 
@@ -122,6 +123,9 @@ class WriteBackTest : public testing::Test {
     options.attempt = 1;
     if (journal) options.journal = base_ + "/journal";
     options.notice = [this](const std::string& text) { notices_.push_back(text); };
+    options.rules = [rules = home::DenyList({.root = lower(), .writes = home::JobWrites::kAny}).Current()] {
+      return rules;
+    };
     auto applier = Applier::Open(std::move(options));
     EXPECT_TRUE(applier.has_value());
     return *std::move(applier);

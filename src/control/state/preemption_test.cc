@@ -520,7 +520,7 @@ TEST(SchedulerConfigTest, WhatIsWrongIsNamedWithItsLine) {
            Case{"[team.a]\n\n[weights]\nbeta = 1\nspeed = 2\n", "f:5: 'speed': there is no such weight"},
            Case{"[teams]\n",
                 "f:1: unknown section or setting teams: known are admins, operators, visibility, commands, max_class, "
-                "topology, [weights], [price], [money], [gpus], [bounds] and [team.NAME]"},
+                "topology, [weights], [price], [money], [gpus], [bounds], [oidc] and [team.NAME]"},
            Case{"visibility = \"none\"\n", "f:1: visibility: expected \"own\", \"team\" or \"all\""},
            Case{"[bounds]\njobs = -1\n", "f:2: bounds.jobs: expected a number from 0 to 1000000000"},
        }) {

@@ -87,6 +87,9 @@ constexpr char kWhat[] = "state database";
 // The functions of libpq that are used, by their names without "PQ".
 struct Libpq {
 #define VRUN_LIBPQ(name) decltype(&PQ##name) name = nullptr
+  VRUN_LIBPQ(conninfoParse);
+  VRUN_LIBPQ(conninfoFree);
+  VRUN_LIBPQ(freemem);
   VRUN_LIBPQ(connectdbParams);
   VRUN_LIBPQ(finish);
   VRUN_LIBPQ(status);
@@ -117,6 +120,9 @@ struct Libpq {
       bool all = true;
 #define VRUN_LIBPQ(name) \
   all = (pq.name = reinterpret_cast<decltype(pq.name)>(::dlsym(library, "PQ" #name))) != nullptr && all
+      VRUN_LIBPQ(conninfoParse);
+      VRUN_LIBPQ(conninfoFree);
+      VRUN_LIBPQ(freemem);
       VRUN_LIBPQ(connectdbParams);
       VRUN_LIBPQ(finish);
       VRUN_LIBPQ(status);
@@ -479,6 +485,14 @@ Result<PGconn*> Connect(const Libpq& pq, const std::string& url) {
 
 Result<std::unique_ptr<PostgresStore>> PostgresStore::Open(const PostgresOptions& options) {
   VRUN_ASSIGN(const Libpq* pq, Libpq::Load());
+  char* why = nullptr;
+  PQconninfoOption* const parsed = pq->conninfoParse(options.url.c_str(), &why);
+  if (parsed == nullptr) {
+    Error error(Code::kInvalid, std::string(kWhat) + ": " + OneLine(why));
+    pq->freemem(why);
+    return error;
+  }
+  pq->conninfoFree(parsed);
   std::unique_ptr<Connection> connection;
   for (std::string told;;) {
     const auto wait = [&](const std::string& why) {
