@@ -210,7 +210,8 @@ def test_a_watch_ends_with_its_token(serving, api):
     seconds = Api(serving.http_port, token(serving, "seconds", "--for", "0:02"))
     with seconds.events("/jobs/watch") as changes:
         assert changes() == ("ready", {})
-        assert changes() is None
+        while changes():   # of what other tests have left
+            pass
 
 
 def test_beyond_the_loopback_it_speaks_tls(own):

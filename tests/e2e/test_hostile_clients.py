@@ -17,7 +17,7 @@ import urllib.parse
 
 import pytest
 
-from cluster import TOP, wait_until
+from cluster import SLOW, TOP, wait_until
 from test_cache import fs_pid
 
 h2 = pytest.importorskip("h2.connection", reason="needs python3-h2") and __import__("h2")
@@ -410,11 +410,11 @@ def test_24_a_jobs_token_lets_no_other_home_serve_content(cluster, anna, eve, ru
     home = home_id(cluster)
     content = listens(fs_pid(cluster))
 
-    def serve(caller):
+    def serve(caller, seconds=4):
         return caller.stream("/vrun.v1.Content/Serve", "ContentReply", f'hello {{ home_id: "{home}" token: {token} job: {running} attempt: {attempt} }}',
-                             at=host, port=content)
+                             at=host, port=content, seconds=seconds)
     for who in (eve, Caller(cluster, "node", "n2"), Caller(cluster, "controller", "other"), Caller(cluster)):
-        answer = serve(who)
+        answer = serve(who, seconds=10 * SLOW)
         assert refused(answer) and answer.status in (None, DENIED, UNAUTHENTICATED), (who.files, answer)
     # The control: the certificate of the job's user opens it.
     assert serve(anna).open
