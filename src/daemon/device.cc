@@ -17,12 +17,12 @@
 namespace vrun::daemon {
 namespace {
 
-constexpr int64_t kAnswerMicros = 60'000'000;  // the controller may have to ask the provider for its keys
+constexpr int64_t kLoginMicros = 60'000'000;  // the controller may have to ask the provider for its keys
 
 template <typename Reply, typename Request>
 Result<Reply> Ask(rpc::Channel& channel, const char* method, const Request& request) {
   std::promise<Result<std::string>> answered;
-  channel.Call(method, request.SerializeAsString(), kAnswerMicros,
+  channel.Call(method, request.SerializeAsString(), kLoginMicros,
                [&](Result<std::string> answer) { answered.set_value(std::move(answer)); });
   VRUN_ASSIGN(const std::string bytes, answered.get_future().get());
   Reply reply;
