@@ -10,7 +10,7 @@ from conftest import Copy
 from postgres import Postgres, SharedCluster, Wire, programs
 
 pytestmark = [pytest.mark.seconds(180), pytest.mark.skipif(programs() is None, reason="needs tools/install-deps --test: PostgreSQL")]
-# Far more than what it prints in the meantime would need, if anything of it were lost or twice.
+# Counts until it is told to end: what is lost, or printed twice, shows.
 COUNTS = "i=0; while [ ! -e /root/enough ]; do echo $i; i=$((i+1)); sleep 0.05; done; echo end $i"
 
 

@@ -84,31 +84,16 @@ constexpr const char* kLockKey = "8104118581";  // of the advisory lock; any num
 constexpr Oid kInt8 = 20, kBytea = 17;          // pg_type.dat
 constexpr char kWhat[] = "state database";
 
-// The functions of libpq that are used, by their names without "PQ".
+// The functions of libpq that are used, without "PQ".
+#define VRUN_LIBPQ(use)                                                                                             \
+  use(conninfoParse) use(conninfoFree) use(freemem) use(connectdbParams) use(finish) use(status) use(errorMessage)  \
+      use(exec) use(execParams) use(prepare) use(execPrepared) use(resultStatus) use(resultErrorField) use(nfields) \
+          use(ntuples) use(getvalue) use(getlength) use(ftype) use(clear) use(transactionStatus) use(serverVersion)
+
 struct Libpq {
-#define VRUN_LIBPQ(name) decltype(&PQ##name) name = nullptr
-  VRUN_LIBPQ(conninfoParse);
-  VRUN_LIBPQ(conninfoFree);
-  VRUN_LIBPQ(freemem);
-  VRUN_LIBPQ(connectdbParams);
-  VRUN_LIBPQ(finish);
-  VRUN_LIBPQ(status);
-  VRUN_LIBPQ(errorMessage);
-  VRUN_LIBPQ(exec);
-  VRUN_LIBPQ(execParams);
-  VRUN_LIBPQ(prepare);
-  VRUN_LIBPQ(execPrepared);
-  VRUN_LIBPQ(resultStatus);
-  VRUN_LIBPQ(resultErrorField);
-  VRUN_LIBPQ(nfields);
-  VRUN_LIBPQ(ntuples);
-  VRUN_LIBPQ(getvalue);
-  VRUN_LIBPQ(getlength);
-  VRUN_LIBPQ(ftype);
-  VRUN_LIBPQ(clear);
-  VRUN_LIBPQ(transactionStatus);
-  VRUN_LIBPQ(serverVersion);
-#undef VRUN_LIBPQ
+#define VRUN_MEMBER(name) decltype(&PQ##name) name = nullptr;
+  VRUN_LIBPQ(VRUN_MEMBER)
+#undef VRUN_MEMBER
 
   static Result<const Libpq*> Load() {
     static const Result<Libpq> loaded = [] {
@@ -118,29 +103,10 @@ struct Libpq {
         return Result<Libpq>(Error(Code::kUnsupported, "PostgreSQL: " + std::string(::dlerror()) + ": install libpq5"));
       }
       bool all = true;
-#define VRUN_LIBPQ(name) \
-  all = (pq.name = reinterpret_cast<decltype(pq.name)>(::dlsym(library, "PQ" #name))) != nullptr && all
-      VRUN_LIBPQ(conninfoParse);
-      VRUN_LIBPQ(conninfoFree);
-      VRUN_LIBPQ(freemem);
-      VRUN_LIBPQ(connectdbParams);
-      VRUN_LIBPQ(finish);
-      VRUN_LIBPQ(status);
-      VRUN_LIBPQ(errorMessage);
-      VRUN_LIBPQ(exec);
-      VRUN_LIBPQ(execParams);
-      VRUN_LIBPQ(prepare);
-      VRUN_LIBPQ(execPrepared);
-      VRUN_LIBPQ(resultStatus);
-      VRUN_LIBPQ(resultErrorField);
-      VRUN_LIBPQ(nfields);
-      VRUN_LIBPQ(ntuples);
-      VRUN_LIBPQ(getvalue);
-      VRUN_LIBPQ(getlength);
-      VRUN_LIBPQ(ftype);
-      VRUN_LIBPQ(clear);
-      VRUN_LIBPQ(transactionStatus);
-      VRUN_LIBPQ(serverVersion);
+#define VRUN_LOAD(name) \
+  all = (pq.name = reinterpret_cast<decltype(pq.name)>(::dlsym(library, "PQ" #name))) != nullptr && all;
+      VRUN_LIBPQ(VRUN_LOAD)
+#undef VRUN_LOAD
 #undef VRUN_LIBPQ
       if (!all) return Result<Libpq>(Error(Code::kUnsupported, "PostgreSQL: libpq.so.5 is too old"));
       return Result<Libpq>(pq);
