@@ -153,8 +153,7 @@ def main(arguments):
             for k in range(o.rounds):
                 first_run_ever(cluster)
                 # The developer has just run it here, and nothing else has gone through the root.
-                subprocess.run(["sync"])
-                pathlib.Path("/proc/sys/vm/drop_caches").write_text("1")
+                lib.drop_caches(1)
                 natively.timed(natively_run)
                 node = start_node(f"n{2 * k + 1}")
                 before = int(cluster.json("status")["served_bytes"])
