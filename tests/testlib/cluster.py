@@ -167,7 +167,7 @@ class Cluster:
         self.directory = pathlib.Path(directory or tempfile.mkdtemp(prefix="vrun-e2e-", dir="/var/tmp"))
         # What home makes and removes meanwhile is no place to look for something in.
         self.home_state = self.directory / "home/state"
-        (self.directory / "home").mkdir(exist_ok=True)
+        (self.directory / "home").mkdir(parents=True, exist_ok=True)
         config = self.directory / "home/config.toml"
         if not config.exists() or "job_writes" not in config.read_text():
             with open(config, "a") as more:
