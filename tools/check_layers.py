@@ -24,17 +24,19 @@ ALLOWED = {
     "jobs": {"base"},
     "people": {"base"},
     "ports": {"base"},
+    "history": {"base", "jobs"},
     "http": {"base"},
+    "telemetry": {"base"},
     "identity": {"base", "people", "rpc"},
-    "home": {"base", "tree", "store", "people", "rpc", "identity", "jobs", "ports", "http"},
-    "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "people", "rpc", "identity", "s3", "ports", "http"},
+    "home": {"base", "tree", "store", "people", "rpc", "identity", "jobs", "ports", "http", "telemetry"},
+    "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "people", "rpc", "identity", "s3", "ports", "http", "telemetry"},
     # A node towards homes, a home towards nodes: made of one half of each.
     "snapshots": {"base", "tree", "store", "vfs", "rpc", "s3", "home", "node"},
-    "control": {"base", "sched", "jobs", "people", "rpc", "s3", "oidc", "http"},
+    "control": {"base", "sched", "jobs", "history", "people", "rpc", "s3", "oidc", "http", "telemetry"},
     "pools": {"base", "rpc"},
-    "cli": {"base", "jobs", "people", "ports"},
-    "simulator": {"base", "sim", "cli"},
-    "daemon": {"base", "people", "rpc", "identity", "oidc", "home", "node", "snapshots", "control"},
+    "cli": {"base", "jobs", "history", "people", "ports"},
+    "simulator": {"base", "sim", "cli", "history"},
+    "daemon": {"base", "telemetry", "people", "rpc", "identity", "oidc", "home", "node", "snapshots", "control"},
 }
 
 # Folders of a module, lowest first: each includes only itself and those before it. "." is the module's own folder.
@@ -52,9 +54,9 @@ ROOMS = {
             "live/kernel", "live/content", "live/root", "live"],
     "home": ["root/watch", "root/secrets", "root", "scope", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "kept", "runs/command",
              "runs", "runs/pod", "runs/gang", "clients", "."],
-    "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "ports", "limits", "task", "metrics", "agent"],
-    "control": ["store", "money", "tier", "places", "gpus", "needs", "journal", "access", "state", "state/arrays", "state/gpus", "state/people", "state/money", "ops", "dashboard", "api", "duties", "."],
-    "cli": ["base", "array", "isolation", "request", "gpus", "usage", "host", "run", "ctl", "people", "."],
+    "node": [".", "s3", "source", "peers", "views", "carry", "fs", "gang", "gpus", "ports", "limits", "task", "metrics", "traces", "agent"],
+    "control": ["store", "backup", "money", "tier", "places", "gpus", "needs", "journal", "access", "notify", "state", "state/arrays", "state/gpus", "state/people", "state/money", "state/notify", "traces", "ops", "dashboard", "whatif", "api", "duties", "."],
+    "cli": ["base", "array", "isolation", "notify", "request", "gpus", "usage", "host", "run", "ctl", "people", "."],
 }
 TESTING = "testing"
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z0-9_]+)/((?:[a-z0-9_]+/)*)[a-z0-9_]+\.h"')

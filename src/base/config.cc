@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
@@ -230,6 +231,9 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
                           {"kept_size", &config.kept_size},
                           {"kept_days", &config.kept_days},
                           {"node_metrics", &config.node_metrics},
+                          {"traces_endpoint", &config.traces_endpoint},
+                          {"traces_headers", &config.traces_headers},
+                          {"traces_ratio", &config.traces_ratio},
                           {"fuse_passthrough", &config.fuse_passthrough},
                           {"fuse_push", &config.fuse_push},
                           {"fuse_readdirplus", &config.fuse_readdirplus},
@@ -285,6 +289,18 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
     auto address = ParseHostPort(*value);
     if (!address) return At(file, where(name), std::string(name) + ": " + address.error().message());
   }
+  if (const std::string& url = config.traces_endpoint;
+      !url.empty() && !url.starts_with("http://") && !url.starts_with("https://")) {
+    return At(file, where("traces_endpoint"), "traces_endpoint: must be http[s]://HOST[:PORT]");
+  }
+  if (const std::string& ratio = config.traces_ratio; !ratio.empty()) {
+    double value = -1;
+    const char* const end = ratio.data() + ratio.size();
+    const auto parsed_to = std::from_chars(ratio.data(), end, value);
+    if (parsed_to.ec != std::errc() || parsed_to.ptr != end || !(value >= 0 && value <= 1)) {
+      return At(file, where("traces_ratio"), "traces_ratio: must be a number from 0 to 1");
+    }
+  }
   for (std::string* path : {&config.root, &config.credentials}) {
     std::string_view name = path == &config.root ? "root" : "credentials";
     if (path == &config.credentials && path->empty()) continue;
@@ -293,7 +309,9 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
     }
     *path = WithoutFinalSlashes(std::move(*path));
   }
-  for (const auto& [name, path] : {std::pair("s3_credentials", &config.s3_credentials), {"s3_ca", &config.s3_ca}}) {
+  for (const auto& [name, path] : {std::pair("s3_credentials", &config.s3_credentials),
+                                   {"s3_ca", &config.s3_ca},
+                                   {"traces_headers", &config.traces_headers}}) {
     if (!path->empty() && path->front() != '/') {
       return At(file, where(name), std::string(name) + ": not an absolute path: start it with /");
     }
@@ -377,6 +395,9 @@ std::string FormatConfig(const Config& config) {
   given("kept_days", config.kept_days, "how long it stays there");
   given("home_metrics", config.home_metrics, "HOST:PORT where Prometheus reads home's figures");
   given("node_metrics", config.node_metrics, "HOST:PORT where Prometheus reads the node's");
+  given("traces_endpoint", config.traces_endpoint, "http[s]://HOST[:PORT] of a collector of traces");
+  given("traces_headers", config.traces_headers, "file of headers for it, mode 0600");
+  given("traces_ratio", config.traces_ratio, "part of the jobs that are traced, from 0 to 1");
   given("fuse_passthrough", config.fuse_passthrough, "auto, on or off: the kernel reads large files from the cache");
   given("fuse_push", config.fuse_push, "auto, on or off: small files go into the kernel ahead of their readers");
   given("fuse_readdirplus", config.fuse_readdirplus, "auto, on or off: listings give attributes");

@@ -63,6 +63,10 @@ struct Config {
   std::string kept_size;     // limit of writes kept with --writes=keep, like "50G"; "": 50G
   std::string kept_days;     // how many days they stay; "": 14
   std::string node_metrics;  // HOST:PORT where Prometheus reads its figures; "": nowhere
+  // For all daemons on this machine: traces of jobs, for a collector of OpenTelemetry (telemetry/settings.h).
+  std::string traces_endpoint;  // http[s]://HOST[:PORT]; "": nowhere, unless the environment says so
+  std::string traces_headers;   // file of headers for it, mode 0600; absolute; "": none
+  std::string traces_ratio;     // part of the jobs that are traced, like "0.1"; "": all
   // Each "auto", "on" or "off"; "": auto. Same as `vrund node --fuse NAME=off`.
   std::string fuse_passthrough;
   std::string fuse_push;

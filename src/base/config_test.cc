@@ -133,6 +133,9 @@ TEST_F(ConfigTest, WhatIsWrittenIsReadBack) {
   c.cache_min_free = "10%";
   c.kept_size = "30G";
   c.kept_days = "7";
+  c.traces_endpoint = "https://collector:4318";
+  c.traces_headers = "/etc/vrun/headers";
+  c.traces_ratio = "0.25";
   c.fuse_push = "off";
   std::string file = dir_ + "/config.toml";
   ASSERT_TRUE(WriteConfig(file, c));
@@ -147,6 +150,9 @@ TEST_F(ConfigTest, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(back->cache_min_free, c.cache_min_free);
   EXPECT_EQ(back->kept_size, c.kept_size);
   EXPECT_EQ(back->kept_days, c.kept_days);
+  EXPECT_EQ(back->traces_endpoint, c.traces_endpoint);
+  EXPECT_EQ(back->traces_headers, c.traces_headers);
+  EXPECT_EQ(back->traces_ratio, c.traces_ratio);
   EXPECT_EQ(back->fuse_push, "off");
   EXPECT_EQ(back->fuse_passthrough, "");
   struct stat st;
@@ -189,6 +195,9 @@ TEST_F(ConfigTest, MistakesAreNamedWithTheirLine) {
                         Case{"\nroot = \"relative\"\n", "f:2: root: not an absolute"},
                         Case{"controller = \"nowhere\"\n", "f:1: controller: address nowhere: no port"},
                         Case{"pool = \"\"\n", "f:1: pool: must not be empty"},
+                        Case{"traces_endpoint = \"collector:4318\"\n", "f:1: traces_endpoint: must be http"},
+                        Case{"traces_headers = \"here\"\n", "f:1: traces_headers: not an absolute"},
+                        Case{"traces_ratio = \"1.5\"\n", "f:1: traces_ratio: must be a number"},
                         Case{"root = \"/a\\u0000b\"\n", "f:1: root: must not hold"},
                         Case{"[section]\nx = 1\n", "unknown setting section"}, Case{"\xff\xfe", "f:1: "},
                         Case{"\n[#a\n", "f:2: "}, Case{"pool = \"a\"\n[[ # a\n]]\n", "f:2: "}}) {

@@ -17,10 +17,12 @@
 #include "base/log.h"
 #include "control/api/api.h"
 #include "control/door.h"
+#include "control/notify/sender.h"
 #include "control/service.h"
 #include "control/store/postgres.h"
 #include "control/store/sqlite.h"
 #include "rpc/credentials.h"
+#include "telemetry/telemetry.h"
 
 namespace vrun::control {
 namespace {
@@ -66,7 +68,8 @@ Result<std::unique_ptr<Api>> ServeHttp(Service& service, EventLoop& loop, const 
   (void)::unlink(file.c_str());
   if (options.http.empty()) return std::unique_ptr<Api>();
   VRUN_ASSIGN(std::unique_ptr<Api> api, Api::Start(&loop, &service, options.shared_directory + "/people", credentials,
-                                                   {options.http, options.metrics_open, options.home_socket}));
+                                                   {options.http, options.metrics_open, options.home_socket,
+                                                    options.state_directory + "/what-if"}));
   const std::string in_use = options.http.substr(0, options.http.rfind(':') + 1) + std::to_string(api->port());
   VRUN_TRY(WriteFileAtomic(file, in_use + "\n", 0644));
   LogInfo("HTTP on {}", in_use);
@@ -80,8 +83,10 @@ std::string AddressHere(const std::string& listen, int port) {
 }
 
 // On an error the log has the reason and nothing changes.
-void ReadConfigAgain(const std::string& path, Service* service) {
+void ReadConfigAgain(const std::string& path, const people::Members& members, Service* service) {
   Result<SchedulerConfig> config = ReadSchedulerConfig(path);
+  members.Audit({"", "controller", "here", "configure", Escape(path),
+                 config ? "ok" : "refused: " + config.error().message()});
   if (!config) return LogError("{}: the old configuration stays in use", config.error().message());
   LogInfo("{} teams and the places of {} nodes read from {}", config->teams.size(), config->places.size(),
           Escape(path));
@@ -163,9 +168,11 @@ Status Run(const ControllerOptions& given, EventLoop& loop) {
   VRUN_ASSIGN(UniqueFd lock, LockState(options.state_directory));
   VRUN_ASSIGN(rpc::Credentials credentials, rpc::LoadCredentials(options.pki_directory, options.name));
   VRUN_TRY(MakeDirs(options.shared_directory, 0700));
+  const auto traces = telemetry::Export::TryBegin(options.traces, "vrun-controller", options.name, credentials.ca);
   for (int s : {SIGTERM, SIGINT}) VRUN_TRY(loop.OnSignal(s, [&loop](int) { loop.Stop(); }));
+  const people::Members members(options.shared_directory + "/people");
   Service* serving = nullptr;
-  VRUN_TRY(loop.OnSignal(SIGHUP, [&](int) { ReadConfigAgain(options.scheduler_config, serving); }));
+  VRUN_TRY(loop.OnSignal(SIGHUP, [&](int) { ReadConfigAgain(options.scheduler_config, members, serving); }));
 
   VRUN_TRY(ReadSchedulerConfig(options.scheduler_config));  // a wrong one is told before it stands by
   Result<OpenedStore> opened = OpenStore(options, loop);
@@ -175,9 +182,9 @@ Status Run(const ControllerOptions& given, EventLoop& loop) {
   const Heart heart(&loop, opened->postgres);
   VRUN_ASSIGN(SchedulerConfig scheduler, ReadSchedulerConfig(options.scheduler_config));
   const oidc::Settings oidc = scheduler.oidc;
+  notify::NotifySettings notify = scheduler.notify;
   Clock clock;
   ContentTier tier(options.tier, options.shared_directory, &loop, &clock);
-  const people::Members members(options.shared_directory + "/people");
   Settings settings{options.heartbeat_micros, options.lease_micros, options.pools, &tier, std::move(scheduler)};
   settings.boot_id = ReadFile("/proc/sys/kernel/random/boot_id").value_or("");
   people::Persons persons(options.shared_directory + "/people");
@@ -188,6 +195,9 @@ Status Run(const ControllerOptions& given, EventLoop& loop) {
   Service service(&loop, store, &clock, std::move(settings));
   service.UseMembers(&members, {options.authority, options.certificate_seconds});
   service.UsePersons(&persons, oidc);
+  notify::Sender sender(std::move(notify),
+                        [&service](uint64_t row, bool mail, bool sent) { service.Delivered(row, mail, sent); });
+  service.UseSender(&sender);
   serving = &service;
   VRUN_ASSIGN(const int port, Serve(service, options, credentials));
   VRUN_ASSIGN(const std::unique_ptr<Api> api, ServeHttp(service, loop, options, credentials));
@@ -201,6 +211,7 @@ Status Run(const ControllerOptions& given, EventLoop& loop) {
       LogWarning("door {}: {}", Escape(options.door), opened.error().message());
     }
   }
+  members.Audit({"", "controller", "here", "start", "version " VRUN_VERSION, "ok"});
   if (options.ready_fd >= 0) {
     (void)WriteAll(options.ready_fd, "ok\n");
     ::close(options.ready_fd);

@@ -11,12 +11,14 @@
 #include <vector>
 
 #include "control/tier/content_tier.h"
+#include "telemetry/settings.h"
 
 namespace vrun::control {
 
 struct ControllerOptions {
   std::string listen = "127.0.0.1:0";  // HOST:PORT; port 0 picks a port, which the next start uses again
-  std::string state_directory;  // vrun.db and its log, `people`, `address` and `http` (the HOST:PORT in use), `lock`
+  std::string state_directory;  // vrun.db and its log, `people`, `what-if` (results of replays), `address` and `http`
+                                // (the HOST:PORT in use), `lock`
   // A PostgreSQL database in place of vrun.db (store/postgres.h): while another controller has it, this one stands by.
   std::string database;
   // What an active controller and those that stand by have in common besides: `people`, `content-secret`. "":
@@ -33,6 +35,7 @@ struct ControllerOptions {
   std::string http;                         // HOST:PORT of the HTTP API (api/api.h); "": none
   bool metrics_open = false;                // its /metrics needs no token
   std::string home_socket;                  // of the home that runs as this user (dashboard/log_relay.h); "": none
+  telemetry::Options traces;                // of jobs, for a collector
   int ready_fd = -1;  // receives one line, "ok" or "error: text", when startup has succeeded or failed
   int64_t heartbeat_micros = 2'000'000;
   int64_t lease_micros = 15'000'000;  // a node that is silent for this long is called lost

@@ -13,6 +13,8 @@ namespace {
 constexpr int64_t kShortestWakeMicros = 1'000;
 // Moves of a queue are reported to its watchers together, after this time.
 constexpr int64_t kTellQueuesMicros = 100'000;
+// That a message was delivered could not be stored.
+constexpr int64_t kDropAgainMicros = 1'000'000;
 
 }  // namespace
 
@@ -146,11 +148,15 @@ Result<int> Service::Start(const std::string& listen, const rpc::Credentials& cr
   for (const std::string& call : server_->methods()) VRUN_CHECK(FindCallRule(call) != nullptr);
   Result<int> port = server_->Start(listen);
   if (port) SweepLeases();
+  if (port) DropOld();
   return port;
 }
 
 Status Service::Admit(const rpc::Peer& peer) {
-  if (members_ != nullptr) VRUN_TRY(members_->Admit(peer.role, peer.name));
+  if (Status admitted = members_ != nullptr ? members_->Admit(peer.role, peer.name) : Status(); !admitted) {
+    members_->AuditRefused({"", peer.role + " " + peer.name, peer.address, "call", "", admitted.error().message()});
+    return admitted;
+  }
   return peer.role == "home" ? limiter_.Call(Person(peer.name), MonotonicMicros()) : Status();
 }
 
@@ -179,16 +185,23 @@ void Service::ServePeople() {
     v1::JoinRequest request;
     if (!request.ParseFromString(bytes)) return reply(Error(Code::kCorrupt, "join: not a request"));
     Result<v1::JoinReply> joined = Join(*members_, authority_, request, peer.address, WallMicros());
-    if (!joined) return reply(std::move(joined).error());
+    if (!joined) {
+      members_->AuditRefused({"", request.role() + " " + request.name(), peer.address, "join", "",
+                              joined.error().message()});
+      return reply(std::move(joined).error());
+    }
     reply(joined->SerializeAsString());
   });
-  server_->Stranger("/vrun.v1.People/Renew", [this](const rpc::Peer&, std::string bytes, auto reply) {
+  server_->Stranger("/vrun.v1.People/Renew", [this](const rpc::Peer& peer, std::string bytes, auto reply) {
     v1::RenewRequest request;
     if (!request.ParseFromString(bytes)) return reply(Error(Code::kCorrupt, "renew: not a request"));
     Result<v1::RenewReply> renewed = Renew(*members_, authority_, request, [this](const std::string& name) {
       return sign_in_ ? sign_in_->MayRenew(name, WallMicros()) : Status();
     });
-    if (!renewed) return reply(std::move(renewed).error());
+    if (!renewed) {
+      members_->AuditRefused({"", "somebody", peer.address, "renew", "", renewed.error().message()});
+      return reply(std::move(renewed).error());
+    }
     reply(renewed->SerializeAsString());
   });
   server_->Unary("/vrun.v1.People/ShutOutList", [this](const rpc::Peer& peer, std::string, auto reply) {
@@ -228,7 +241,12 @@ void Service::UseMembers(const people::Members* members, Authority authority) {
 template <typename Request, typename Reply>
 void Service::ServeUnary(const std::string& method, Result<Reply> (*op)(State&, const rpc::Peer&, const Request&)) {
   unary_[method] = [this, op, method](const rpc::Peer& peer, std::string bytes, auto reply) {
-    if (Status may = MayCall(method, peer.role); !may) return reply(std::move(may).error());
+    if (Status may = MayCall(method, peer.role); !may) {
+      if (members_ != nullptr) {
+        members_->AuditRefused({"", peer.role + " " + peer.name, peer.address, method, "", may.error().message()});
+      }
+      return reply(std::move(may).error());
+    }
     auto request = std::make_shared<Request>();
     if (!request->ParseFromString(bytes)) return reply(Error(Code::kCorrupt, method + ": the request does not parse"));
     auto answer = std::make_shared<Result<Reply>>(Reply());
@@ -320,6 +338,7 @@ void Service::ArmWake() {
 void Service::Configure(SchedulerConfig config) {
   limiter_.Use(config.bounds);
   if (sign_in_) sign_in_->Use(config.oidc);
+  if (sender_ != nullptr) sender_->Use(config.notify);
   Enqueue(
       {.apply = [this, config = std::move(config)] { state_.Configure(config); }, .decided = nullptr, .done = nullptr});
 }
@@ -353,6 +372,7 @@ void Service::Recover() {
     return;
   }
   counters_.Begin(state_);
+  traces_.Begin(state_);
   Flush();
 }
 
@@ -362,7 +382,9 @@ void Service::Flush() {
     auto it = agents_.find(node);
     if (it != agents_.end()) it->second->stream().Send(message.SerializeAsString());
   }
+  if (sender_ != nullptr) sender_->Offer(std::move(outbox.messages));
   counters_.Note(state_, outbox.jobs);
+  traces_.Note(state_, outbox.jobs);
   if (observer_ && !outbox.jobs.empty()) observer_(state_, outbox.jobs);
   TellWatchers(outbox);
 }
@@ -418,7 +440,10 @@ void Service::OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::
                    const v1::Register& offer = message->register_();
                    session->knows_shut_out = offer.knows_shut_out();
                    if (members_ != nullptr) *refused = CheckBounds(*members_, node, offer.pool(), offer.total().gpus());
-                   if (!*refused) return;
+                   if (!*refused) {
+                     members_->AuditRefused({"", "node " + node, "", "register", "", refused->error().message()});
+                     return;
+                   }
                    *refused = RegisterNode(state_, node, offer);
                    if (!*refused) return;
                    std::shared_ptr<AgentSession> before = std::exchange(agents_[node], session);
@@ -497,6 +522,23 @@ void Service::SweepLeases() {
     EndRevoked();
     TellShutOut();
     SweepLeases();
+  });
+}
+
+void Service::Delivered(uint64_t row, bool mail, bool sent) {
+  Enqueue({.apply = [this, row] { (void)state_.Delivered(row); },
+           .decided = nullptr,
+           .done =
+               [this, row, mail, sent](const Status& committed) {
+                 if (committed) return counters_.NoteDelivery(mail, sent);
+                 loop_->After(kDropAgainMicros, [this, row, mail, sent] { Delivered(row, mail, sent); });
+               }});
+}
+
+void Service::DropOld() {
+  loop_->After(retention_.pause_micros(), [this] {
+    Enqueue({.apply = [this] { (void)retention_.Run(state_, members_); }, .decided = nullptr, .done = nullptr});
+    DropOld();
   });
 }
 

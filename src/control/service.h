@@ -20,10 +20,13 @@
 #include "control/api/calls.h"
 #include "control/api/counters.h"
 #include "control/duties/node_timeouts.h"
+#include "control/duties/retention.h"
+#include "control/notify/sender.h"
 #include "control/ops/join.h"
 #include "control/ops/sign_in.h"
 #include "control/state/state.h"
 #include "control/store/store.h"
+#include "control/traces/job_traces.h"
 #include "people/members.h"
 #include "rpc/rpc.h"
 
@@ -43,6 +46,10 @@ class Service : public Calls {
   void UseMembers(const people::Members* members, Authority authority);
   // Before Start. How people get in by an identity provider. `persons` outlives the service.
   void UsePersons(people::Persons* persons, const oidc::Settings& settings);
+  // Before Start. Who delivers messages; it calls Delivered. Outlives all calls but the destructor.
+  void UseSender(notify::Sender* sender) { sender_ = sender; }
+  // Any thread: the message needs no more tries.
+  void Delivered(uint64_t row, bool mail, bool sent);
   // State thread. Reads the store and starts to serve. Returns the port.
   Result<int> Start(const std::string& listen, const rpc::Credentials& credentials);
   // State thread. Replaces all but the weights (scheduler_config.h) from the next batch on.
@@ -117,6 +124,7 @@ class Service : public Calls {
   void OnAgentClosed(const std::shared_ptr<AgentSession>& session);
   void OnWatchMessage(const std::shared_ptr<WatchSession>& session, std::string bytes);
   void SweepLeases();
+  void DropOld();
   void EndRevoked();
   void TellShutOut();
   void CancelOfShutOut();
@@ -124,6 +132,7 @@ class Service : public Calls {
   std::map<std::string, rpc::Server::UnaryHandler> unary_;  // by method; not changed after Start
   Observer observer_;
   Counters counters_;
+  JobTraces traces_;
   const people::Members* members_ = nullptr;
   Authority authority_;
   std::unique_ptr<SignIn> sign_in_;
@@ -132,6 +141,8 @@ class Service : public Calls {
   State state_;
   CallLimiter limiter_;
   NodeTimeoutDuty leases_;
+  RetentionDuty retention_;
+  notify::Sender* sender_ = nullptr;
   bool broken_ = true;                  // the state does not match the store
   EventLoop::TimerId wake_ = 0;         // the scheduler's next wake-up
   EventLoop::TimerId tell_queues_ = 0;  // armed while moved_pools_ is not empty

@@ -7,6 +7,7 @@
 
 #include "base/heap.h"
 #include "control/controller.h"
+#include "daemon/backup.h"
 #include "daemon/join.h"
 #include "daemon/pki.h"
 #include "home/home.h"
@@ -22,6 +23,16 @@ void AddReadyFd(CLI::App* app, int* fd) {
   app->add_option("--ready-fd", *fd, "descriptor on which one line is written: \"ok\", or \"error: ...\"");
 }
 
+void AddTraces(CLI::App* app, vrun::telemetry::Options* traces) {
+  app->add_option("--traces-endpoint", traces->endpoint,
+                  "http[s]://HOST[:PORT] of a collector of OpenTelemetry that gets the spans of jobs; default: "
+                  "$OTEL_EXPORTER_OTLP_ENDPOINT");
+  app->add_option("--traces-headers", traces->headers_file,
+                  "file of headers for it, \"NAME: value\" in each line, mode 0600");
+  app->add_option("--traces-ratio", traces->ratio, "part of the jobs that are traced, from 0 to 1; default: all")
+      ->check(CLI::Range(0.0, 1.0));
+}
+
 void AddFuse(CLI::App* app, std::vector<std::string>* settings) {
   app->add_option("--fuse", *settings,
                   "NAME=auto|on|off, of passthrough, push, readdirplus, no_open and cpu_latency: whether views use it "
@@ -31,6 +42,17 @@ void AddFuse(CLI::App* app, std::vector<std::string>* settings) {
         const auto parsed = vrun::node::ParseViewFeatures({setting});
         return parsed ? std::string() : parsed.error().message();
       });
+}
+
+// What both `backup` and `restore` take.
+void AddStatePlace(CLI::App* app, vrun::daemon::BackupOptions* to) {
+  app->add_option("--state-dir", to->place.state_directory, "of the controller")->required();
+  app->add_option("--database", to->place.database, "of the controller: PostgreSQL, as libpq names it");
+  app->add_option("--shared-dir", to->place.shared_directory, "of the controller; default: --state-dir");
+  app->add_option("--authority", to->place.authority,
+                  "directory of ca.pem and ca.key: with the key of the cluster's authority");
+  app->add_flag("--json", to->json, "the result as JSON");
+  app->add_option("file", to->file, "FILE")->required();
 }
 
 }  // namespace
@@ -89,6 +111,7 @@ int main(int argc, char** argv) {
   controller_app->add_option("--home-socket", controller.home_socket,
                              "socket of the home that runs as this user, for logs in the dashboard; default: none");
   controller_app->add_flag("--metrics-open", controller.metrics_open, "/metrics needs no token");
+  AddTraces(controller_app, &controller.traces);
   AddReadyFd(controller_app, &controller.ready_fd);
   controller_app->callback([&] { status = vrun::control::ControllerMain(controller); });
 
@@ -162,6 +185,7 @@ int main(int argc, char** argv) {
   node_app->add_option("--kept-days", node.kept_days, "how long it stays")
       ->capture_default_str()
       ->check(CLI::Range(1, 36500));
+  AddTraces(node_app, &node.traces);
   AddFuse(node_app, &node.fuse);
   AddReadyFd(node_app, &node.ready_fd);
   node_app->callback([&] {
@@ -248,6 +272,17 @@ int main(int argc, char** argv) {
   issue->add_option("--name", pki.name)->required();
   issue->add_option("--days", pki.days)->capture_default_str();
   issue->callback([&] { status = vrun::daemon::PkiMain(pki); });
+
+  vrun::daemon::BackupOptions backup;
+  CLI::App* backup_app = app.add_subcommand("backup", "the state of a controller, which may run, into a file");
+  AddStatePlace(backup_app, &backup);
+  backup_app->callback([&] { status = vrun::daemon::BackupMain(backup); });
+  vrun::daemon::BackupOptions restore;
+  CLI::App* restore_app = app.add_subcommand("restore", "a file of `backup` becomes the state of a controller");
+  AddStatePlace(restore_app, &restore);
+  restore_app->add_flag("--replace", restore.restore.replace, "move what is there aside");
+  restore_app->add_flag("--exact", restore.restore.exact, "nothing has run since the backup: job numbers go on");
+  restore_app->callback([&] { status = vrun::daemon::RestoreMain(restore); });
 
   try {
     app.parse(argc, argv);

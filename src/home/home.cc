@@ -57,6 +57,7 @@
 #include "identity/renewal.h"
 #include "jobs/gang.h"
 #include "rpc/credentials.h"
+#include "telemetry/telemetry.h"
 
 namespace vrun::home {
 namespace {
@@ -128,7 +129,9 @@ Result<UniqueFd> Lock(const Places& places) {
 std::vector<std::string> OwnPlaces(const Places& places, const Config& config) {
   std::vector<std::string> own = {places.config_dir, places.state_dir, places.socket_dir, places.pki_dir, kNodeState};
   if (!config.credentials.empty()) own.push_back(config.credentials);
-  if (!config.s3_credentials.empty()) own.push_back(config.s3_credentials);
+  for (const std::string* file : {&config.s3_credentials, &config.traces_headers}) {
+    if (!file->empty()) own.push_back(*file);
+  }
   if (const char* directory = ::getenv("VRUN_DIR"); directory != nullptr && directory[0] == '/') {
     own.push_back(directory);
   }
@@ -212,6 +215,7 @@ class ClusterConfig {
       return controller_->UseNone(
           Error(credentials.error().code(), credentials.error().message() + ": `vctl login` joins the cluster again"));
     }
+    telemetry::UseCluster(credentials->ca);
     nodes_->UseCredentials(*credentials);
     snapshots_->Use(config->snapshots, *credentials);
     controller_->Use(config->controller, *credentials);
@@ -266,6 +270,7 @@ class Home {
        std::shared_ptr<SharedMappings> mappings)
       : loop_(loop),
         home_id_(LoadHomeId(places.state_dir)),
+        private_files_(&trees_, places.state_dir + "/private-files"),
         root_files_(std::move(files)),
         files_(&root_files_, FrozenOptions(places, trees_)),
         digests_(places.state_dir + "/digests"),
@@ -276,6 +281,7 @@ class Home {
                .deny = DenyOptions(root, places, config),
                .cookie_directory = places.state_dir + "/watch",
                .mappings = std::move(mappings),
+               .on_rules = [this](const DenyRules& rules, bool first) { private_files_.Remember(rules, !first); },
                .pause = ScanPause()},
               &trees_),
         follower_(loop, &tree_, &content_.tree_board()),
@@ -405,7 +411,7 @@ class Home {
   EventLoop* const loop_;
   const std::string home_id_;
   TreeTable trees_;
-  const PrivateFiles private_files_{&trees_};
+  PrivateFiles private_files_;
   RootFiles root_files_;
   FrozenFiles files_;  // current and old content of the root
   DigestCache digests_;
@@ -458,6 +464,8 @@ Status Run(const HomeOptions& options) {
       home->End();
     }));
   }
+  const auto traces = telemetry::Export::TryBegin({config.traces_endpoint, config.traces_headers, config.traces_ratio},
+                                                  "vrun-home", config.credentials_name, "");
   home.emplace(&loop, places, config, root, std::move(files), mappings);
   VRUN_TRY(home->Start(places.socket));
   LogInfo("home of {} at {}, root {}", ::geteuid(), Escape(places.socket), Escape(root));

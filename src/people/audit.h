@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who changed what, when, and from where. A file to which the controller and `vctl` only append; nothing here removes a
-// line of it.
+// Who changed what, when, and from where. A file to which the controller and `vctl` only append; nothing removes a
+// line of it, but where the configuration says how long lines are kept, whole months that are older: the lines of a
+// month that is over are moved to FILE-YYYY-MM.
 //
 // A line has the six fields of AuditEntry with tabs between. Each is escaped, so that no name forges a field or a line.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -23,7 +25,12 @@ struct AuditEntry {
 
 // Any thread, several processes at once: a line is written by one write(2). Does not wait for the disk.
 Status AppendAudit(const std::string& file, const AuditEntry& entry);
-// In the order of the file. Lines that are none are left out.
+// Also of the months beside it; in the order in which they were written. Lines that are none are left out. kNotFound:
+// there is no log.
 Result<std::vector<AuditEntry>> ReadAudit(const std::string& file);
+
+// Moves the lines of months that are over out of the file, if there are any, and removes months whose last day ended
+// more than `keep_us` ago. Returns how many months were removed. Other processes may append meanwhile: nothing is lost.
+Result<int> RotateAudit(const std::string& file, int64_t now_us, int64_t keep_us);
 
 }  // namespace vrun::people

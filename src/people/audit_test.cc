@@ -36,5 +36,22 @@ TEST(AuditTest, LinesOfManyAtOnceAreWholeAndNoNameForgesOne) {
   ::unlink(file.c_str());
 }
 
+TEST(AuditTest, MonthsThatAreOverAreMovedAndOldOnesRemoved) {
+  const std::string file = ::testing::TempDir() + "/audit-months-" + std::to_string(::getpid());
+  const auto add = [&](const std::string& time) { EXPECT_TRUE(AppendAudit(file, {time, "a", "b", "c", "d", "ok"})); };
+  constexpr int64_t kDay = int64_t{86400} * 1'000'000;
+  const int64_t december = 1'764'547'200'000'000;  // 2025-12-01
+  add("2025-11-03T00:00:00Z");
+  EXPECT_EQ(*RotateAudit(file, december - kDay, 30 * kDay), 0);
+  EXPECT_EQ(*RotateAudit(file, december + kDay, 30 * kDay), 0);
+  add("2025-12-02T00:00:00Z");
+  ASSERT_EQ(ReadAudit(file)->size(), 2u);
+  EXPECT_EQ((*ReadAudit(file))[0].time, "2025-11-03T00:00:00Z") << "the oldest is the first";
+  EXPECT_EQ(*RotateAudit(file, december + 30 * kDay, 30 * kDay), 0);
+  EXPECT_EQ(*RotateAudit(file, december + 31 * kDay - 1, 30 * kDay), 1);
+  ASSERT_EQ(ReadAudit(file)->size(), 1u);
+  ::unlink(file.c_str());
+}
+
 }  // namespace
 }  // namespace vrun::people

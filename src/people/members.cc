@@ -196,6 +196,24 @@ void Members::Audit(AuditEntry entry) const {
   if (!written) LogError("audit: {}", written.error().message());
 }
 
+void Members::AuditRefused(AuditEntry entry) const {
+  constexpr int64_t kMinute = 60'000'000, kMostRefused = 100;
+  int64_t left_out = 0;
+  {
+    MutexLock lock(refused_->mutex);
+    const int64_t now = MonotonicMicros();
+    if (refused_->since == 0 || now - refused_->since >= kMinute) {
+      left_out = std::max<int64_t>(refused_->count - kMostRefused, 0);
+      refused_->since = now;
+      refused_->count = 0;
+    }
+    if (++refused_->count > kMostRefused) return;
+  }
+  if (left_out > 0) Audit({"", "controller", "here", "refused", std::to_string(left_out) + " more attempts", "refused"});
+  if (!entry.result.starts_with("refused")) entry.result = "refused: " + entry.result;
+  Audit(std::move(entry));
+}
+
 std::string AuthorityDigest(const std::string& ca_pem) { return DigestOf(ca_pem); }
 
 Result<Token> ParseToken(const std::string& text) {

@@ -12,17 +12,19 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread/mutex.h"
 #include "people/audit.h"
 #include "proto/people.pb.h"
 
 namespace vrun::people {
 
-// Any thread, several processes at once.
+// Any thread, several processes at once. Copies are the same.
 class Members {
  public:
   // Made, with mode 0700, when something is written first.
@@ -57,11 +59,20 @@ class Members {
   std::string audit_file() const { return directory_ + "/audit"; }
   // Adds the time; makes the directory. An error is only logged: what was done was done.
   void Audit(AuditEntry entry) const;
+  // The same of an attempt that was refused. Whoever tries without end must not fill the disk: at most 100 a minute by
+  // this process are written, and then how many were not.
+  void AuditRefused(AuditEntry entry) const;
 
  private:
   std::string Place(const char* kind, const std::string& role, const std::string& name) const;
 
   const std::string directory_;
+  struct Refused {
+    Mutex mutex;
+    int64_t since VRUN_GUARDED_BY(mutex) = 0;  // monotonic
+    int64_t count VRUN_GUARDED_BY(mutex) = 0;  // since then
+  };
+  const std::shared_ptr<Refused> refused_ = std::make_shared<Refused>();  // of all copies
 };
 
 // A token is the text "HOST:PORT/AUTHORITY.SECRET": where the controller is, the digest of the certificate of its

@@ -244,10 +244,10 @@ class GrpcChannel final : public Channel {
   ConnectionWatch watch_;
 };
 
+bool HasOthers(const std::string& address) { return address.find(',') != std::string::npos; }
+
 // Of several addresses, as of an active controller and one that stands by, gRPC takes the first that answers.
-std::string TargetOf(const std::string& address) {
-  return address.find(',') == std::string::npos ? address : "ipv4:" + address;
-}
+std::string TargetOf(const std::string& address) { return HasOthers(address) ? "ipv4:" + address : address; }
 
 }  // namespace
 
@@ -267,15 +267,17 @@ Result<std::unique_ptr<Channel>> Channel::Dial(const std::string& address, const
   args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
-  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMillis);
-  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMillis);
+  const Patience& patience = HasOthers(address) ? kPatienceWithOthers : kPatienceAlone;
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, patience.ping_millis);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, patience.answer_millis);
   args.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   args.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS, INT_MAX);
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
-  // Despite its name, this is the timeout of one connection attempt.
-  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
+  // Despite its name, this is the timeout of one connection attempt. It grows to the back-off of 2 s where connecting
+  // takes longer.
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, patience.connect_millis);
   args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, kEstimateWindow);
   args.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytes);

@@ -22,6 +22,17 @@ namespace vrun::rpc {
 
 inline constexpr int kMaxMessageBytes = 64 << 20;
 inline constexpr int kKeepaliveMillis = 5000;
+// How soon a channel takes the other side for dead. gRPC's clients send no more than a ping a second; our servers take
+// any number.
+struct Patience {
+  int ping_millis = kKeepaliveMillis;    // of silence until it asks
+  int answer_millis = kKeepaliveMillis;  // until it gives up
+  int connect_millis = 5000;             // of one attempt to connect, with the TLS handshake
+};
+// With one address there is nowhere else to go. With several, as of a controller and one that stands by, who was
+// stopped must be given up before whoever waits notices: its kernel still takes connections, and nobody answers on
+// them.
+inline constexpr Patience kPatienceAlone{}, kPatienceWithOthers{1200, 2000, 1000};
 // Large enough for data in flight on a fast or long link.
 inline constexpr int kStreamWindowBytes = 8 << 20;
 // The connection's window is set only by gRPC's estimator. Without the estimator (gRPC 1.51) it stays at 64 KiB plus

@@ -60,8 +60,8 @@ struct Peer {
 };
 
 // A client's own connection (two Dials share nothing). Reconnects automatically with a back-off of 50 ms to 2 s;
-// keepalive detects a silent peer within about 10 s. While disconnected, calls and streams fail with kUnavailable after
-// the connection attempt in progress.
+// keepalive detects a silent peer within about 10 s, within 3 s where there are several addresses. While disconnected,
+// calls and streams fail with kUnavailable after the connection attempt in progress.
 class Channel {
  public:
   // `peer` is the role that the other side's certificate must have ("controller", "node"). Connects in the background.

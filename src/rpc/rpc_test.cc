@@ -5,13 +5,16 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "base/clock.h"
 #include "base/thread/mutex.h"
+#include "base/unique_fd.h"
 #include "rpc/testing.h"
 
 namespace vrun::rpc {
@@ -554,6 +557,110 @@ TEST_F(RpcTest, NothingButTheConnectionMovesWhileNobodyCalls) {
   auto answer = Call(*channel, kEcho, "x");
   EXPECT_TRUE(answer) << answer.error().message();
   EXPECT_LT(MonotonicMicros() - begin, 30'000);
+}
+
+// A way to a server that stops as a process does that gets SIGSTOP: what comes is taken by the kernel, and nobody
+// answers.
+class StoppableWay {
+ public:
+  explicit StoppableWay(const std::string& to) : to_(static_cast<uint16_t>(std::stoi(to.substr(to.rfind(':') + 1)))) {
+    listener_ = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in here = Loopback(0);
+    socklen_t size = sizeof here;
+    VRUN_CHECK(::bind(listener_.get(), reinterpret_cast<sockaddr*>(&here), sizeof here) == 0);
+    VRUN_CHECK(::listen(listener_.get(), 16) == 0);
+    VRUN_CHECK(::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&here), &size) == 0);
+    address_ = "127.0.0.1:" + std::to_string(ntohs(here.sin_port));
+    thread_ = std::thread([this] { Carry(); });
+  }
+  ~StoppableWay() {
+    ended_ = true;
+    thread_.join();
+  }
+  const std::string& address() const { return address_; }
+  void Stop() { stopped_ = true; }
+
+ private:
+  static sockaddr_in Loopback(uint16_t port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+  }
+  void Carry() {
+    std::vector<std::pair<UniqueFd, UniqueFd>> pairs;
+    while (!ended_) {
+      std::vector<pollfd> waits{{listener_.get(), POLLIN, 0}};
+      for (const auto& [near, far] : pairs) {
+        waits.push_back({near.get(), POLLIN, 0});
+        waits.push_back({far.get(), POLLIN, 0});
+      }
+      if (stopped_) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        continue;
+      }
+      ::poll(waits.data(), waits.size(), 20);
+      for (size_t i = 0; i < pairs.size(); ++i) {
+        const int ends[] = {pairs[i].first.get(), pairs[i].second.get()};
+        for (int side = 0; side < 2; ++side) {
+          if (waits[1 + 2 * i + static_cast<size_t>(side)].revents == 0) continue;
+          char bytes[65536];
+          const ssize_t n = ::recv(ends[side], bytes, sizeof bytes, MSG_DONTWAIT);
+          if (n > 0) (void)::send(ends[1 - side], bytes, static_cast<size_t>(n), MSG_NOSIGNAL);
+          if (n == 0) (void)::shutdown(ends[1 - side], SHUT_WR);
+        }
+      }
+      if (waits[0].revents == 0) continue;
+      UniqueFd near(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      UniqueFd far(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      const sockaddr_in there = Loopback(to_);
+      if (::connect(far.get(), reinterpret_cast<const sockaddr*>(&there), sizeof there) != 0) continue;
+      pairs.emplace_back(std::move(near), std::move(far));
+    }
+  }
+
+  const uint16_t to_;
+  UniqueFd listener_;
+  std::string address_;
+  std::atomic<bool> stopped_ = false, ended_ = false;
+  std::thread thread_;
+};
+
+TEST_F(RpcTest, OfTwoAddressesTheOtherOneIsThereSoonWhenOneIsSilent) {
+  const std::unique_ptr<Server> first = std::move(server_);
+  StoppableWay way(address_);
+  Serve("127.0.0.1:0");
+  auto channel = Channel::Dial(way.address() + "," + address_, authority_.Make("home", "anna@host"), "controller");
+  ASSERT_TRUE(channel) << channel.error().message();
+  Recorder recorder;
+  auto stream = (*channel)->OpenStream(kEchoStream, &recorder);
+  stream->Send("x");
+  ASSERT_TRUE(recorder.WaitMessages(1));
+  // Longer than it takes to give up: who answers is kept.
+  std::this_thread::sleep_for(seconds(4));
+  stream->Send("y");
+  ASSERT_TRUE(recorder.WaitMessages(2));
+
+  const int64_t began = MonotonicMicros();
+  way.Stop();
+  EXPECT_EQ(recorder.WaitClosed().code(), Code::kUnavailable);
+  Result<std::string> again = Error(Code::kUnavailable, "");
+  while (!(again = Call(**channel, kEcho, "z")) && MonotonicMicros() - began < 20'000'000) {
+  }
+  EXPECT_TRUE(again);
+  EXPECT_LT(MonotonicMicros() - began, 4'800'000);
+}
+
+// Its kernel takes the connection.
+TEST_F(RpcTest, OfTwoAddressesOneThatNeverAnswersIsPassedOver) {
+  StoppableWay way(address_);
+  way.Stop();
+  const int64_t began = MonotonicMicros();
+  auto channel = Channel::Dial(way.address() + "," + address_, authority_.Make("home", "anna@host"), "controller");
+  ASSERT_TRUE(channel) << channel.error().message();
+  EXPECT_EQ(Text(Call(**channel, kEcho, "x")), "x");
+  EXPECT_LT(MonotonicMicros() - began, 3'000'000);
 }
 
 TEST_F(RpcTest, APortInUseIsAClearError) {

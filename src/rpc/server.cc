@@ -33,6 +33,9 @@ constexpr int kWaitingCalls = 8;
 
 // A connection that does not say who it is for so long is closed.
 constexpr int kHandshakeMillis = 10'000;
+// Where strangers may call, a connection without a call for so long is closed, whoever's it is: until the first call
+// nobody knows. Homes call every 20 s, and nodes keep a stream open.
+constexpr int kIdleMillis = 60'000;
 
 void MarkAsAnswer(grpc::GenericServerContext* context, const Error& error) {
   if (error.code() != Code::kOk) {
@@ -236,6 +239,7 @@ class GrpcServer final : public Server {
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMillis);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMillis);
+    if (!strangers_.empty()) builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMillis);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);

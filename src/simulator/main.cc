@@ -107,6 +107,10 @@ Result<sim::StudyOptions> OptionsOf(const CtlInvocation& invocation) {
   }
   options.teams_name = invocation.Value(kTeams).value_or("");
   options.nodes_name = invocation.Value(kNodesFile).value_or("");
+  options.parts_name = invocation.Value(kCluster).value_or("");
+  if (invocation.Has(kCluster) && invocation.Has(kNodes)) {
+    return Error(Code::kInvalid, "--cluster says what --nodes says: leave one out");
+  }
   if (!invocation.words.operands.empty()) options.trace_name = invocation.words.operands[0];
   return options;
 }
@@ -136,37 +140,59 @@ std::string JobsAsTable(const sim::Study& study, bool wide, bool headers) {
     double sim::Metrics::*value;
     int decimals;
     bool always;
+    bool history = false;  // always for a cluster's history
   };
   static constexpr Column kColumns[] = {
       {"COMPLETION", &sim::Metrics::avg_completion_s, 0, true},
       {"P99-COMPLETION", &sim::Metrics::p99_completion_s, 0, false},
       {"WAIT", &sim::Metrics::avg_wait_s, 0, true},
+      {"MEDIAN-WAIT", &sim::Metrics::p50_wait_s, 0, false, true},
+      {"P90-WAIT", &sim::Metrics::p90_wait_s, 0, false, true},
       {"P95-WAIT", &sim::Metrics::p95_wait_s, 0, false},
       {"P99-WAIT", &sim::Metrics::p99_wait_s, 0, true},
       {"WAIT>8", &sim::Metrics::wait_large_gangs_s, 0, true},
       {"UTILIZATION", &sim::Metrics::utilization, 4, true},
+      {"GPU-HOURS", &sim::Metrics::gpu_hours, 1, false, true},
       {"PREEMPTIONS", &sim::Metrics::preemptions, 0, true},
       {"LOST%", &sim::Metrics::lost_work_percent, 2, true},
       {"DEADLINES%", &sim::Metrics::deadlines_met_percent, 2, false},
   };
+  // Of a cluster's history everybody asks how long half of the jobs waited.
+  const bool history = study.measured || study.present;
+  const auto shows = [&](const Column& column) { return wide || column.always || (history && column.history); };
   std::vector<std::string> titles{"POLICY"};
   for (const Column& column : kColumns) {
-    if (wide || column.always) titles.emplace_back(column.header);
+    if (shows(column)) titles.emplace_back(column.header);
   }
   Table table(std::move(titles));
-  for (const sim::JobOutcome& outcome : study.jobs) {
+  const auto add = [&](const sim::JobOutcome& outcome) {
     std::vector<std::string> cells{outcome.policy + (outcome.free_moves ? "*" : "")};
     for (const Column& column : kColumns) {
-      if (!wide && !column.always) continue;
+      if (!shows(column)) continue;
       cells.push_back(
           WithError(outcome.summary.mean.*column.value, outcome.summary.half_width.*column.value, column.decimals));
     }
     table.Add(std::move(cells));
-  }
+  };
+  if (study.measured) add(*study.measured);
+  if (study.present) add(*study.present);
+  for (const sim::JobOutcome& outcome : study.jobs) add(outcome);
   const bool any_free =
       std::any_of(study.jobs.begin(), study.jobs.end(), [](const sim::JobOutcome& o) { return o.free_moves; });
-  return table.Format(headers) +
-         (any_free && headers ? "\n* moves running jobs for nothing; --exact forbids it\n" : "");
+  std::string text = table.Format(headers);
+  if (!headers) return text;
+  if (any_free) text += "\n* moves running jobs for nothing; --exact forbids it\n";
+  if (history && study.measured) {
+    text += "\nmeasured: what happened to " + std::to_string(study.measured->arrivals) + " jobs that are over";
+    if (study.present) text += "; present: their replay on the cluster as it is";
+    text += "\n";
+  }
+  for (const sim::JobOutcome& outcome : study.jobs) {
+    if (outcome.left_out == 0) continue;
+    text += outcome.policy + ": " + std::to_string(outcome.left_out) +
+            " jobs fit on no part of the cluster, and are left out\n";
+  }
+  return text;
 }
 
 // A line for each class of sizes, a column for each policy. Wide: also the longest wait of 19 jobs of 20.
@@ -210,6 +236,7 @@ void SpreadField(const char* name, const sim::Spread& spread, JsonWriter* json) 
 
 void JobFields(const sim::JobOutcome& outcome, bool has_prices, JsonWriter* json) {
   json->Key("policy").String(outcome.policy).Key("free_moves").Bool(outcome.free_moves);
+  json->Key("jobs").Int(outcome.arrivals).Key("left_out").Int(outcome.left_out);
   const auto metrics = [&](const sim::Metrics& values) {
     for (const sim::NamedMetric& m : sim::AllMetrics()) json->Key(m.name).Number(values.*m.value, m.decimals);
     if (!has_prices) return;
@@ -234,6 +261,7 @@ void JobFields(const sim::JobOutcome& outcome, bool has_prices, JsonWriter* json
   for (const sim::TeamUsage& usage : outcome.usage) {
     json->BeginObject().Key("team").String(usage.team).Key("jobs").Int(usage.jobs);
     json->Key("gpu_hours").Number(usage.gpu_hours, 2);
+    json->Key("p50_wait_s").Number(usage.p50_wait_s, 1).Key("p90_wait_s").Number(usage.p90_wait_s, 1);
     if (has_prices) json->Key("cost").Number(usage.cost, 2);
     json->EndObject();
   }
@@ -280,6 +308,12 @@ std::string AsJson(const sim::Study& study) {
   json.Key("offered_load").Number(study.offered_load, 4).Key("shifts").Int(study.shifts);
   if (!study.jobs.empty()) JobFields(study.jobs.front(), study.has_prices, &json);
   if (!study.pods.empty()) PodFields(study.pods.front(), study, &json);
+  for (const auto& [key, outcome] : {std::pair("measured", &study.measured), std::pair("present", &study.present)}) {
+    if (!*outcome) continue;
+    json.Key(key).BeginObject();
+    JobFields(**outcome, study.has_prices, &json);
+    json.EndObject();
+  }
   json.Key("policies").BeginArray();
   for (const sim::JobOutcome& outcome : study.jobs) {
     json.BeginObject();
@@ -326,6 +360,16 @@ Result<int> Run(const CtlInvocation& invocation) {
   if (!options.teams_name.empty()) {
     VRUN_ASSIGN(options.teams_text, ReadFile(options.teams_name, kMostBytes));
   }
+  for (const auto& [id, text] :
+       {std::pair(kCluster, &options.parts_text), std::pair(kPresentCluster, &options.present_parts_text),
+        std::pair(kPresentTeams, &options.present_teams_text)}) {
+    if (const auto file = invocation.Value(id)) {
+      VRUN_ASSIGN(*text, ReadFile(*file, kMostBytes));
+    }
+  }
+  if (invocation.Has(kProgress)) {
+    options.progress = [](double part) { std::fprintf(stderr, "{\"done\":%.3f}\n", part); };
+  }
   if (auto price = invocation.Value(kPrice)) {
     // A number may contain a point, and so may a file name.
     auto one = sim::ParsePrice(*price);
@@ -344,6 +388,7 @@ Result<int> Run(const CtlInvocation& invocation) {
     VRUN_ASSIGN(options.weight_files[policy], ReadFile(policy));
   }
   VRUN_ASSIGN(sim::Study study, sim::RunStudy(options));
+  if (const auto label = invocation.Value(kLabel)) study.trace_name = *label;
   if (invocation.json()) {
     Print(AsJson(study));
   } else if (invocation.format == OutputFormat::kHtml) {
@@ -364,5 +409,5 @@ Result<int> Run(const CtlInvocation& invocation) {
 int main(int argc, char** argv) {
   using namespace vrun::cli;
   const std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);
-  return RunCommand(SimCommand(OneTrace, Run), words);
+  return RunCommand(SimCommand(kSimOptions, OneTrace, Run), words);
 }

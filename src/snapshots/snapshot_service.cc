@@ -209,8 +209,8 @@ class Service::Conversation : public rpc::Stream::Handler, public std::enable_sh
       placement.set_attempt(serve.attempt());
       placement.set_token(serve.token());
       self->served_ = std::move(snapshot);
-      self->use_ =
-          self->served_->realm->nodes().UseContent({serve.address().begin(), serve.address().end()}, placement);
+      self->use_ = self->served_->realm->nodes().UseContent({serve.address().begin(), serve.address().end()},
+                                                            {.placement = placement});
       v1::SnapshotEvent event;
       event.mutable_serving();
       self->Send(event);

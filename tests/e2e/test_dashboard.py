@@ -277,6 +277,45 @@ def test_cancel_is_for_those_who_may(c, browser):
         page.get_by_role("heading", name="Nodes").wait_for()
 
 
+def replayed(c):
+    """A replay that has ended; the same for all tests."""
+    if not hasattr(c, "replay"):
+        done = submit(c, "sleep", "1", options=["-G", "1"])
+        wait_until("a job with a GPU has ended", lambda: c.json("job", done)["state"] == "COMPLETED")
+        token = json.loads(c.vctl("token", "create", "replays", "-o", "json").stdout)["token"]
+        status, run, _ = ask(c, "POST", "/api/v1/what-if", {"days": 1, "nodes": "default=+1"}, Authorization="Bearer " + token)
+        assert status == 200, run
+        wait_until("the replay has ended", lambda: ask(c, "GET", f"/api/v1/what-if/{run['id']}", Authorization="Bearer " + token)[1]["state"] == "done")
+        c.replay = run["id"]
+    return c.replay
+
+
+@needs_browser
+def test_what_if_is_asked_in_the_page(c, browser):
+    if not c.has_gpus:
+        pytest.skip("needs the fake driver of GPUs")
+    done = submit(c, "sleep", "1", options=["-G", "2"])
+    wait_until("a job with GPUs has ended", lambda: c.json("job", done)["state"] == "COMPLETED")
+    with page_of(browser, c) as page:
+        show(page, c, "cluster")
+        page.get_by_role("link", name="What if").click()
+        page.get_by_role("heading", name="What if").wait_for()
+        page.get_by_label("Nodes more in").first.fill("2")
+        page.get_by_role("button", name="Replay", exact=True).click()
+        page.get_by_role("heading", name=re.compile("^Replay [0-9]+")).wait_for()
+        page.get_by_role("group", name="Side by side").wait_for()
+        assert "4 → 12" in page.locator("main").inner_text()
+        for title in ("What happened", "Replay as it is", "What if"):
+            assert page.get_by_role("columnheader", name=title, exact=True).count() == 1, title
+        where = page.url
+        page.goto("about:blank")
+        page.goto(where)   # a deep link
+        page.get_by_role("group", name="Side by side").wait_for()
+        page.get_by_role("button", name="Forget it").click()
+        page.get_by_role("heading", name="What if").wait_for()
+        page.wait_for_url(re.compile("what-if$"))
+
+
 @needs_browser
 @pytest.mark.parametrize("scheme, width", [("light", 1440), ("dark", 1440), ("light", 360), ("dark", 3840)])
 def test_pages_are_for_everybody(c, browser, scheme, width):
@@ -285,7 +324,7 @@ def test_pages_are_for_everybody(c, browser, scheme, width):
     wait_until("the job runs", lambda: c.json("job", job)["state"] == "RUNNING")
     with page_of(browser, c, scheme=scheme, width=width, height=900 if width < 3000 else 2160) as page:
         session = page.context.new_cdp_session(page)
-        for where in ("cluster", "jobs", f"jobs/{job}", "nodes", "nodes/n1", "teams", "me"):
+        for where in ("cluster", "jobs", f"jobs/{job}", "nodes", "nodes/n1", "teams", "usage", "what-if", *([f"what-if/{replayed(c)}"] if c.has_gpus else []), "me"):
             show(page, c, where)
             wait_until("the page is complete", lambda: page.evaluate("!document.querySelector('[aria-busy=true]')"))
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{where} at {width} is too wide"

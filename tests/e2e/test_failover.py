@@ -82,8 +82,11 @@ def test_a_job_does_not_notice(pair, how):
     wait_until("both run", lambda: [j["state"] for j in c.json("jobs")["jobs"]] == ["RUNNING"] * 2)
     waits = re.search(r"\d+", c.run("vbatch", "-D", "/root", "-H", "--", "true", check=True).stdout)[0]
 
+    began = time.monotonic()
     c.daemons[before].send_signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
     taken_over(c, before)
+    wait_until("somebody answers", lambda: c.run("vctl", "jobs").returncode == 0, 60)
+    assert time.monotonic() - began <= 5 * SLOW, time.monotonic() - began
     run_to_its_end(c)
     states = {str(j["job"]): j["state"] for j in c.json("jobs")["jobs"]}
     assert states[batch] == "RUNNING" and states[waits] == "PENDING", states

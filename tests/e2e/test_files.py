@@ -219,6 +219,22 @@ def test_private_files_under_other_names_are_not_served(cluster, here, view):
     assert r.stdout == "2\n", r.stderr
 
 
+@pytest.mark.parametrize("view", ["live", "frozen"])
+def test_a_credential_that_was_renamed_is_not_served(cluster, here, view):
+    secret = cluster.root / "root/.netrc"
+    secret.write_text("machine x login y password SECRET\n")
+    secret.chmod(0o600)
+    cluster.vrun("--", "true", check=True)   # home has seen it there
+    secret.rename(here / "x")
+    (here / "same").write_text("machine x login y password SECRET\n")
+    r = cluster.vrun(f"--view={view}", "-D", inside(cluster, here), "--", "sh", "-c", "cat x; echo; wc -l < same")
+    assert "SECRET" not in r.stdout and r.stdout.endswith("1\n"), r
+    assert f"withheld from the job: {inside(cluster, here)}/x" in r.stderr and "--expose" in r.stderr, r.stderr
+    assert r.stderr.count("withheld from the job") == 1
+    r = cluster.vrun("--view=frozen", "--expose", f"{inside(cluster, here)}/x", "--", "cat", f"{inside(cluster, here)}/x")
+    assert "SECRET" in r.stdout, r.stderr
+
+
 # --- what the job writes
 
 def test_results_are_at_home_when_vrun_returns(cluster, here):

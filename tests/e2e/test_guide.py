@@ -135,6 +135,14 @@ def test_from_three_machines_to_a_cluster_of_ten(site):
         audit = head.run(step("controller", "vctl admin audit")).stdout
         for what in ("invite", "join", "submit", "revoke"):
             assert what in audit, audit
+
+        head.run(step("controller", "vctl admin backup"))
+        head.run("vctl user add late")
+        head.run(step("controller", "vctl admin restore"))
+        assert head.run("vctl user list -o name").stdout.split() == before
+        assert "backup" in head.run("vctl admin audit").stdout
+        wait_until("the node is back", lambda: [(n["pool"], n["state"]) for n in nodes()] == [("gpu", "ready")], 60)
+        assert json.loads(laptop.run("vctl whoami -o json", "ben").stdout)["teams"] == ["vision"]
         assert next(steps, None) is None
     finally:
         if node:

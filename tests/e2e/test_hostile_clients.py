@@ -365,6 +365,42 @@ def test_29_strangers_who_flood_stop_nobody(cluster):
         "/vrun.v1.People/Join", "JoinRequest", f'secret: "{"0" * 32}" name: "x"').message)
 
 
+def test_29_a_stranger_who_only_stays_connected_is_shown_out(cluster):
+    """With all of TLS and HTTP/2, and answers to pings, but no call."""
+    stranger = Caller(cluster)
+    links = []
+    for _ in range(50):
+        link = stranger.connect(None, None)
+        http = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+        http.initiate_connection()
+        link.sendall(http.data_to_send())
+        link.settimeout(0.02)
+        links.append((link, http))
+
+    def open_ones():
+        for link, http in list(links):
+            try:
+                data = link.recv(65536)
+                ended = not data or any(isinstance(e, h2.events.ConnectionTerminated) for e in http.receive_data(data))
+                link.sendall(http.data_to_send())
+            except TimeoutError:
+                continue
+            except OSError:
+                ended = True
+            if ended:
+                link.close()
+                links.remove((link, http))
+        return links
+    try:
+        assert cluster.vrun("--", "echo", "served").stdout == "served\n"
+        assert len(open_ones()) == 50
+        wait_until("nobody is left", lambda: not open_ones(), seconds=120)
+        assert cluster.vrun("--", "echo", "served").stdout == "served\n"   # whose connections were never idle
+    finally:
+        for link, _ in links:
+            link.close()
+
+
 def wait_for_refusal(stranger):
     for _ in range(50):
         answer = stranger.call("/vrun.v1.People/Join", "JoinRequest", f'secret: "{"0" * 32}" name: "x"')

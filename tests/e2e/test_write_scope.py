@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where at home a job may write and with what privileges, with the default of job_writes. What a hostile node sends:
 src/home/scope/write_scope_test.cc."""
+import io
 import os
 import stat
+import tarfile
 
 import pytest
+
+import miniroot
 
 
 @pytest.mark.parametrize("view", ["live", "frozen"])
@@ -23,6 +27,61 @@ def test_a_job_leaves_no_setuid_file_at_home(own, view):
     # Replaced by a job, it is not home's any more.
     c.run("vrun", f"--view={view}", "-D", "/root", "--", "sh", "-c", "echo evil > new && chmod 4755 new && mv new su", check=True)
     assert (place / "su").read_text() == "evil\n" and stat.S_IMODE((place / "su").stat().st_mode) == 0o755
-    if os.geteuid() == 0:   # what root may do is root's choice
-        c.run("vrun", f"--view={view}", "-D", "/root", "--", "sh", "-c", "echo x > given && chown 1000:1000 given", check=True)
-        assert (place / "given").stat().st_uid == 1000
+
+
+def owner(path):
+    st = path.lstat()
+    return st.st_uid, st.st_gid
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("view", ["live", "frozen"])
+def test_root_gives_files_to_nobody_outside_of_his_directories(own, view):
+    """With tar, cp -a, chown -R and sed -i as they are."""
+    c = own(job_writes="plain")
+    for program in ("/usr/bin/tar", "/usr/bin/cp", "/usr/bin/chown", "/usr/bin/sed"):
+        miniroot.place(c.root, program)
+        for library in miniroot.libraries(program):
+            miniroot.place(c.root, library)
+    root, user = c.root / "root", c.root / "home/user"
+    made = tarfile.open(root / "a.tar", "w")
+    for name, uid in {"mine": 0, "systems": 42, "persons": 1000, "somebodys": 1001}.items():
+        entry = tarfile.TarInfo(name)
+        entry.uid = entry.gid = uid
+        entry.size = 2
+        made.addfile(entry, io.BytesIO(b"x\n"))
+    made.close()
+    (c.root / "srv").mkdir(exist_ok=True)
+    (c.root / "srv/persons").write_text("old\n")
+    os.chown(c.root / "srv/persons", 1000, 1000)
+    (user / "tree").mkdir()
+    (user / "tree/f").write_text("x\n")
+    for path in (user / "tree", user / "tree/f"):
+        os.chown(path, 1000, 1000)
+    said = c.run("vrun", f"--view={view}", "-D", "/root", "--", "sh", "-ec", """
+        mkdir unpacked /home/user/unpacked
+        tar xpf a.tar -C unpacked && tar xpf a.tar -C /home/user/unpacked
+        cp -a /home/user/tree /home/user/copy && cp -a /home/user/tree copy
+        mkdir -p /home/user/made/deep && echo x > /home/user/made/deep/f && chown -R 1000:1000 /home/user/made
+        sed -i s/old/new/ /srv/persons
+        ln /home/user/tree/f linked
+        echo done""", check=True)
+    assert said.stdout == "done\n"
+    assert {name: owner(root / "unpacked" / name) for name in ("mine", "systems", "persons", "somebodys")} == {
+        "mine": (0, 0), "systems": (42, 42), "persons": (0, 0), "somebodys": (0, 0)}
+    assert owner(user / "unpacked/persons") == (1000, 1000) and owner(user / "unpacked/somebodys") == (0, 0)
+    for name in ("copy", "copy/f", "made", "made/deep", "made/deep/f", "tree/f"):
+        assert owner(user / name) == (1000, 1000), name
+    for name in ("copy", "copy/f", "linked"):
+        assert owner(root / name) == (0, 0), name
+    assert (root / "linked").stat().st_ino != (user / "tree/f").stat().st_ino
+    assert (c.root / "srv/persons").read_text() == "new\n" and owner(c.root / "srv/persons") == (1000, 1000)
+    told = [line for line in said.stderr.splitlines() if "owner" in line]
+    assert 1 <= len(told) <= 3 and "job_writes" in told[0], said.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_configuration_lets_root_give_files_away(own):
+    c = own(job_writes="any")
+    c.run("vrun", "-D", "/root", "--", "sh", "-c", "echo x > given && chown 1000:1000 given", check=True)
+    assert owner(c.root / "root/given") == (1000, 1000)

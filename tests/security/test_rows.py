@@ -4,7 +4,7 @@ import pathlib
 import re
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
-ROWS = {*(f"A{n}" for n in range(1, 7)), *(f"P{n}" for n in range(1, 5)),
+ROWS = {*(f"A{n}" for n in range(1, 7)), *(f"P{n}" for n in range(1, 5)), *(f"N{n}" for n in range(1, 5)), "H1", "H2",
         *map(str, (1, 2, 3, 4, 5, 7, 9, 10, 11, 12, 13, 14, 15, 17, 18, 21, 22, 24, 25, 26, 27, 29, 30))}
 FILES = {p.stem: p.read_text() for p in [*TOP.glob("tests/security/test_*.py"), *TOP.glob("tests/e2e/test_*.py")]}
 PROGRAMS = {p.stem: p.read_text() for p in [*TOP.glob("src/**/*_test.cc"), *TOP.glob("tests/fuzz/*_fuzz.cc")]}
@@ -15,7 +15,7 @@ def table():
     lines = text[text.index("## What is tried"):text.index("## Reporting")].splitlines()
     for line in lines:
         cells = [c.strip() for c in line.strip("|").split("|")]
-        if len(cells) == 3 and re.match(r"[AP]?\d", cells[0]):
+        if len(cells) == 3 and re.match(r"[APNH]?\d", cells[0]):
             for row in cells[0].split(", "):
                 yield row, cells[2]
 

@@ -174,7 +174,7 @@ class Cluster:
                 more.write(f'job_writes = "{job_writes}"\n')
         self.environment = dict(os.environ, VRUN_DIR=str(self.directory / "home"), VRUN_LOG=os.environ.get("VRUN_LOG", "info"))
         for name in list(self.environment):
-            if name.startswith(("SLURM_", "VRUN_JOB")):
+            if name.startswith(("SLURM_", "VRUN_JOB", "OTEL_EXPORTER_", "TRACEPARENT")):
                 del self.environment[name]
         self.next_nodes(node_options, link)
         self.nodes = {}

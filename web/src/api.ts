@@ -57,6 +57,8 @@ export const get = async <T>(path: string, signal?: AbortSignal): Promise<T> => 
 export const post = async <T>(path: string, body: object = {}): Promise<T> =>
   (await ask("api/v1" + path, { method: "POST", body: JSON.stringify(body) })).json() as Promise<T>;
 
+export const drop = async (path: string): Promise<void> => { await ask("api/v1" + path, { method: "DELETE" }); };
+
 export async function signIn(what: { code: string } | { token: string }): Promise<void> {
   keep(await (await ask("session", { method: "POST", body: JSON.stringify(what) })).json() as Session);
 }

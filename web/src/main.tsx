@@ -14,8 +14,9 @@ import { Node, Nodes } from "./pages/nodes";
 import { SignIn } from "./pages/signin";
 import { Team, Teams } from "./pages/teams";
 import { Usage, useUsage } from "./pages/usage";
+import { WhatIfPage, WhatIfs, sees } from "./pages/whatif";
 
-const PAGES = [["cluster", "Cluster"], ["teams", "Teams"], ["jobs", "Jobs"], ["nodes", "Nodes"], ["usage", "Usage"], ["me", "My account"]] as const;
+const PAGES = [["cluster", "Cluster"], ["teams", "Teams"], ["jobs", "Jobs"], ["nodes", "Nodes"], ["usage", "Usage"], ["what-if", "What if"], ["me", "My account"]] as const;
 
 function useTheme(): [string, () => void] {
   const [theme, set] = useState(localStorage.getItem("vrun.theme") ?? "");
@@ -33,9 +34,10 @@ function useTheme(): [string, () => void] {
 }
 
 // g and a letter, /, j and k, ?: as in other pages of this kind.
-function useKeys(help: () => void, usage: boolean | null) {
-  const usageKey = useRef(usage);
+function useKeys(help: () => void, usage: boolean | null, whatIf: boolean) {
+  const usageKey = useRef(usage), whatIfKey = useRef(whatIf);
   usageKey.current = usage;
+  whatIfKey.current = whatIf;
   const before = useRef("");
   useEffect(() => {
     const pressed = (e: KeyboardEvent) => {
@@ -43,7 +45,7 @@ function useKeys(help: () => void, usage: boolean | null) {
       if (e.ctrlKey || e.metaKey || e.altKey || target.closest("input, select, textarea, dialog")) return;
       const last = before.current;
       before.current = e.key;
-      const page = { c: "cluster", t: "teams", j: "jobs", n: "nodes", u: usageKey.current ? "usage" : undefined, m: "me" }[e.key];
+      const page = { c: "cluster", t: "teams", j: "jobs", n: "nodes", u: usageKey.current ? "usage" : undefined, w: whatIfKey.current ? "what-if" : undefined, m: "me" }[e.key];
       if (last === "g" && page) { before.current = ""; go(link(page)); return; }
       if (e.key === "/") {
         e.preventDefault();
@@ -68,7 +70,8 @@ function Shell() {
   const me = useData<Me>("/me", 60, (jobs) => !jobs);
   const usage = useUsage();
   const help = useRef<HTMLDialogElement>(null), main = useRef<HTMLElement>(null);
-  useKeys(() => help.current?.showModal(), usage);
+  const replays = sees(me.value);
+  useKeys(() => help.current?.showModal(), usage, replays);
   useEffect(() => {
     live.start();
     return () => live.end();
@@ -83,7 +86,7 @@ function Shell() {
     <a class="skip" href="#main" onClick={(e) => { e.preventDefault(); main.current?.focus(); }}>To the content</a>
     <header class="bar">
       <a class="brand" href={link("cluster")}><img src="icon.svg" alt="" width="22" height="22" />vrun</a>
-      <nav aria-label="Pages">{PAGES.filter(([page]) => page !== "usage" || usage).map(([page, name]) => <a key={page} href={link(page)} aria-current={here === page ? "page" : undefined}>{name}</a>)}</nav>
+      <nav aria-label="Pages">{PAGES.filter(([page]) => (page !== "usage" || usage) && (page !== "what-if" || replays)).map(([page, name]) => <a key={page} href={link(page)} aria-current={here === page ? "page" : undefined}>{name}</a>)}</nav>
       <div class="tools">
         <span class={`live ${state}`} role="status"><i />{LIVE[state]}</span>
         <span class="who" title={plain(session()?.user ?? "")}>{plain(person(session()?.user ?? ""))}{session()?.write ? "" : ", reading"}</span>
@@ -97,12 +100,13 @@ function Shell() {
         : here === "jobs" ? (route.rest ? <Job id={route.rest} me={me.value} key={route.rest} /> : <Jobs {...route} />)
         : here === "nodes" ? (route.rest ? <Node name={route.rest} me={me.value} key={route.rest} /> : <Nodes {...route} />)
         : here === "usage" && usage !== false ? <Usage {...route} />
+        : here === "what-if" ? (route.rest ? <WhatIfPage id={route.rest} key={route.rest} /> : <WhatIfs me={me.value} />)
         : here === "me" ? <Account />
         : <><h1>Nothing here</h1><p><a href={link("cluster")}>To the cluster</a></p></>}
     </main>
     <dialog ref={help} aria-labelledby="keys">
       <h2 id="keys">Keys</h2>
-      <dl class="keys">{[["g c", "Cluster"], ["g t", "Teams"], ["g j", "Jobs"], ["g n", "Nodes"], ...(usage ? [["g u", "Usage"]] : []), ["g m", "My account"], ["/", "filter"], ["j k", "next and previous row"], ["Enter", "open the row"], ["Esc", "close"]]
+      <dl class="keys">{[["g c", "Cluster"], ["g t", "Teams"], ["g j", "Jobs"], ["g n", "Nodes"], ...(usage ? [["g u", "Usage"]] : []), ...(replays ? [["g w", "What if"]] : []), ["g m", "My account"], ["/", "filter"], ["j k", "next and previous row"], ["Enter", "open the row"], ["Esc", "close"]]
         .map(([key, what]) => <div key={key}><dt><kbd>{key}</kbd></dt><dd>{what}</dd></div>)}</dl>
       <p class="buttons"><button class="primary" onClick={() => help.current?.close()}>Close</button></p>
     </dialog>

@@ -17,7 +17,13 @@ export interface Job {
 export interface JobPage { jobs: Job[]; next?: number }
 export interface CellNode { name: string; pool: string; state: string; reason: string; gpu_type: string; cells: string; utilization_percent: number[]; users: number[]; jobs: number }
 export interface Sample { at_us: number; gpu_milli: number; allocated_milli: number; busy_milli: number; waiting: number }
+export interface Outcome { name: string; jobs: number; left_out: number; avg_wait_s: number; p50_wait_s: number; p90_wait_s: number; utilization: number; gpu_hours: number; makespan_s: number; preemptions: number; lost_work_percent: number;
+  teams: { team: string; jobs: number; gpu_hours: number; p50_wait_s: number; p90_wait_s: number }[] }
+export interface WhatIf { id: number; request?: { days: number; teams: string; nodes: string; policy: string }; state: string; by: string; at_us: number; ended_us: number; done_permille: number; problem: string; note: string;
+  jobs: number; gpus: number; changed_gpus: number; outcomes: Outcome[] }
+export interface WhatIfList { runs: WhatIf[]; problem: string; may_start: boolean }
 export interface ClusterNow {
+  money?: { currency: string; allocated_hour_micros: number; idle_hour_micros: number; measured: boolean; lost_day_micros: number }; free_gpus: number; scattered_gpus: number;
   at_us: number; nodes: CellNode[]; running: number; waiting: number; since_us: number; history: Sample[];
   queue: { pool: string; class: string; jobs: number; gpu_milli: number; oldest_us: number }[];
   preemptions: { at_us: number; job: number; attempt: number; reason: string; user: string; team: string; name: string }[];

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/io/find_program.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 
@@ -36,9 +37,6 @@ Result<ProcessId> StartDaemon(const DaemonSpec& spec);
 // Runs a helper to its end, with /dev/null as stdin. An exit status other than 0 is an error with the last line of its
 // stderr. `shown`: what it writes to its stdout goes to our stderr, otherwise nowhere.
 Status RunHelper(const std::vector<std::string>& words, bool shown = false);
-
-// Path of one of our programs: beside our own executable, else in $PATH. kNotFound says what to do.
-Result<std::string> FindProgram(std::string_view name);
 
 // kNotFound when there is no such process (zombies count as gone).
 Result<ProcessId> IdentifyProcess(pid_t pid);

@@ -12,6 +12,7 @@
 #include "cli/base/table.h"
 #include "cli/gpus/gpu_view.h"
 #include "cli/isolation/secret_options.h"
+#include "cli/notify/notify_options.h"
 #include "cli/request/gpu_options.h"
 #include "cli/request/scheduling.h"
 #include "cli/request/wishes.h"
@@ -253,6 +254,14 @@ void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
     json->Key("path").String(use.path()).EndObject();
   }
   json->EndArray();
+  json->Key("notify");
+  if (job.has_notify()) {
+    json->BeginObject().Key("events").BeginArray();
+    for (const std::string& event : job.notify().events()) json->String(event);
+    json->EndArray().Key("mail").String(job.notify().mail()).Key("webhook").String(job.notify().webhook()).EndObject();
+  } else {
+    json->Null();
+  }
   if (job.has_away()) {
     json->Key("away").BeginObject().Key("safe").Bool(job.away().safe());
     json->Key("files_left").Uint(job.away().files_left()).Key("bytes_left").Uint(job.away().bytes_left());
@@ -419,6 +428,7 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   for (const v1::SecretUse& use : job.secrets()) line("secret", SecretText(use));
   if (job.network() == v1::NETWORK_PRIVATE) line("network", "private");
   for (const v1::PublishedPort& port : job.ports()) line("port", PublishedPortText(port));
+  line("notify", NotifyText(job.notify()));
   if (job.keep_writes() && job.kept().empty()) line("writes", "kept on its node when it has ended");
   for (const v1::Kept& kept : job.kept()) line("writes", FormatKept(kept));
   line("submitted", TimeCell(job.submitted_us()));

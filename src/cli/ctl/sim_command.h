@@ -3,6 +3,11 @@
 // simulates.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <span>
+
 #include "cli/base/command.h"
 
 namespace vrun::cli {
@@ -27,7 +32,18 @@ enum SimOption {
   kSlowNodes,
   kSeed,
   kPrice,
-  kBySize
+  kBySize,
+  kCluster,
+  kPresentCluster,
+  kPresentTeams,
+  kProgress,
+  kLabel,
+  // Only of vctl, which asks the cluster:
+  kFromCluster,
+  kSince,
+  kSaveTrace,
+  kTeam,
+  kNodeChange
 };
 inline constexpr OptionSpec kSimOptions[] = {
     {kNodes, 0, "nodes", Argument::kRequired, "NxG", "the cluster: nodes x GPUs of each (64x8)"},
@@ -53,12 +69,45 @@ inline constexpr OptionSpec kSimOptions[] = {
     {kSlurm, 0, "slurm", Argument::kRequired, "PARAMETERS", "SchedulerParameters of the model: bf_interval=30,..."},
     {kBySize, 0, "by-size", Argument::kNone, "", "the average wait by the jobs' number of GPUs, a line for each size"},
     {kExact, 0, "exact", Argument::kNone, "", "preemptive baselines cannot move jobs for nothing"},
+    {kCluster, 0, "cluster", Argument::kRequired, "FILE",
+     "the cluster in place of --nodes: a table pool,gpu_type,nodes,gpus; each line is replayed on its own",
+     Completes::kFiles},
+    {kPresentCluster, 0, "present-cluster", Argument::kRequired, "FILE",
+     "such a table to compare with, replayed first with the policy vrun", Completes::kFiles},
+    {kPresentTeams, 0, "present-teams", Argument::kRequired, "FILE", "its teams, as --teams", Completes::kFiles},
+    {kProgress, 0, "progress", Argument::kNone, "", "lines of JSON on stderr say how much is done"},
+    {kLabel, 0, "label", Argument::kRequired, "TEXT", "what the answer calls the trace (its path)"},
+};
+inline constexpr OptionSpec kFromClusterOptions[] = {
+    {kFromCluster, 0, "from-cluster", Argument::kNone, "",
+     "replay the cluster's own history in place of a TRACE, on the cluster as it is"},
+    {kSince, 0, "since", Argument::kRequired, "TIME",
+     "of it the jobs submitted since: 14d, 12h, 2026-11-28, month (14d); --until ends it"},
+    {kSaveTrace, 0, "save-trace", Argument::kRequired, "FILE", "keep the history as a trace", Completes::kFiles},
+    {kTeam, 0, "team", Argument::kRequired, "TEAM=GPUS[:WEIGHT]",
+     "what if the team had this guarantee, and this weight; several with commas between them"},
+    {kNodeChange, 0, "node-change", Argument::kRequired, "POOL[/TYPE]=+N",
+     "what if there were N nodes more, less (-N), N in all (N), or of another kind (NxGPUS)"},
 };
 
-constexpr CtlCommand SimCommand(Status (*validate)(const CtlInvocation&), Result<int> (*run)(const CtlInvocation&)) {
-  return {
-      "sim", "TRACE", "a trace of jobs or pods against scheduling policies", kSimOptions, Completes::kFiles, validate,
-      run,   true};
+// Those of vctl: all of them.
+inline constexpr auto kCtlSimOptions = [] {
+  std::array<OptionSpec, std::size(kSimOptions) + std::size(kFromClusterOptions)> all{};
+  std::copy(std::begin(kSimOptions), std::end(kSimOptions), all.begin());
+  std::copy(std::begin(kFromClusterOptions), std::end(kFromClusterOptions), all.begin() + std::size(kSimOptions));
+  return all;
+}();
+
+constexpr CtlCommand SimCommand(std::span<const OptionSpec> options, Status (*validate)(const CtlInvocation&),
+                                Result<int> (*run)(const CtlInvocation&)) {
+  return {"sim",
+          "[TRACE]",
+          "a trace of jobs or pods, or the cluster's own history, against scheduling policies",
+          options,
+          Completes::kFiles,
+          validate,
+          run,
+          true};
 }
 
 }  // namespace vrun::cli

@@ -231,6 +231,7 @@ class Up {
                       "--scheduler-config",
                       places_.config_dir + "/scheduler.toml"};
     VRUN_ASSIGN(const std::string http, ChooseHttp());
+    AddTraces(&spec.arguments);
     if (!http.empty()) spec.arguments.insert(spec.arguments.end(), {"--http", http, "--home-socket", places_.socket});
     // Others trust only a door that root has opened.
     if (const std::string door = DoorPath(); !door.empty() && ::geteuid() == 0) {
@@ -360,6 +361,7 @@ class Up {
                       "--listen",
                       "127.0.0.1"};
     VRUN_TRY(AddBounds(&spec.arguments));
+    AddTraces(&spec.arguments);
     for (const auto& [name, value] : {std::pair("passthrough", &config_.fuse_passthrough),
                                       {"push", &config_.fuse_push},
                                       {"readdirplus", &config_.fuse_readdirplus},
@@ -368,6 +370,14 @@ class Up {
       if (!value->empty()) spec.arguments.insert(spec.arguments.end(), {"--fuse", std::string(name) + "=" + *value});
     }
     return Start(std::move(spec), dir);
+  }
+
+  void AddTraces(std::vector<std::string>* arguments) const {
+    for (const auto& [name, value] : {std::pair("--traces-endpoint", &config_.traces_endpoint),
+                                      {"--traces-headers", &config_.traces_headers},
+                                      {"--traces-ratio", &config_.traces_ratio}}) {
+      if (!value->empty()) arguments->insert(arguments->end(), {name, *value});
+    }
   }
 
   // Parses the bytes of a setting.

@@ -15,6 +15,7 @@
 #include "cli/base/table.h"
 #include "cli/base/values.h"
 #include "cli/ctl/ctl.h"
+#include "cli/people/backup_command.h"
 #include "cli/people/membership.h"
 #include "cli/request/job_command.h"
 #include "people/address.h"
@@ -216,11 +217,20 @@ Result<int> RunNode(const CtlInvocation& invocation) {
 // --- vctl admin
 
 Status CheckAdmin(const CtlInvocation& invocation) {
-  if (invocation.words.operands.size() == 1 && invocation.words.operands[0] == "audit") return {};
-  return Error(Code::kInvalid, "what to do? write audit");
+  const std::vector<std::string>& words = invocation.words.operands;
+  if (!words.empty() && IsBackupAction(words[0])) return CheckBackup(invocation);
+  if (words.size() != 1 || words[0] != "audit") {
+    return Error(Code::kInvalid, "what to do? write audit, backup FILE or restore FILE");
+  }
+  for (const OptionSpec& option : kBackupOptions) {
+    if (!invocation.Has(option.id)) continue;
+    return Error(Code::kInvalid, "--" + std::string(option.long_name) + " is for backup and restore");
+  }
+  return {};
 }
 
 Result<int> RunAdmin(const CtlInvocation& invocation) {
+  if (IsBackupAction(invocation.words.operands[0])) return RunBackup(invocation);
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
   VRUN_ASSIGN(const ControllerHere here, FindController(home.places()));
   auto entries = people::ReadAudit(here.members().audit_file());
@@ -303,9 +313,13 @@ const CtlCommand kCtlUser{"user",
 const CtlCommand kCtlNode{"node",       "token|revoke NAME", "let nodes join the cluster, or shut one out",
                           kNodeOptions, Completes::kNothing, CheckNode,
                           RunNode};
-const CtlCommand kCtlAdmin{
-    "admin",    "audit", "who changed what on this machine's controller, when, from where", {}, Completes::kNothing,
-    CheckAdmin, RunAdmin};
+const CtlCommand kCtlAdmin{"admin",
+                           "audit|backup FILE|restore FILE",
+                           "of this machine's controller: who changed what, and its whole state in a file",
+                           kBackupOptions,
+                           Completes::kFiles,
+                           CheckAdmin,
+                           RunAdmin};
 const CtlCommand kCtlLogin{
     "login",       "[TOKEN|ADDRESS]",   "use the cluster of a token or an address, or that of this machine",
     kLoginOptions, Completes::kNothing, CheckLogin,

@@ -90,6 +90,9 @@ enum Id {
   kPortOrPool,
   kSecret,
   kTmp,
+  kMailType,
+  kMailUser,
+  kNotifyUrl,
   kHelp,
   kVersion,
 };
@@ -204,6 +207,18 @@ constexpr OptionSpec kClassSpec{
 constexpr OptionSpec kQosSpec{kClass, 0, "qos", kValue, "CLASS"};
 constexpr OptionSpec kTeamSpec{kTeam, 'A', "account", kValue, "TEAM", "whose share it counts against (default: yours)"};
 constexpr OptionSpec kProjectSpec{kProject, 0, "project", kValue, "NAME", "what it is for, as `vctl usage` names it"};
+constexpr OptionSpec kMailTypeSpec{kMailType,
+                                   0,
+                                   "mail-type",
+                                   kValue,
+                                   "EVENT,...",
+                                   "mail when it has come so far: BEGIN, END, FAIL, REQUEUE or ALL of these; "
+                                   "TIME_LIMIT, TIME_LIMIT_90, TIME_LIMIT_80, TIME_LIMIT_50; ARRAY_TASKS for each "
+                                   "element; NONE"};
+constexpr OptionSpec kMailUserSpec{
+    kMailUser, 0, "mail-user", kValue, "ADDRESS,...", "where that mail goes (default: your address)"};
+constexpr OptionSpec kNotifyUrlSpec{
+    kNotifyUrl, 0, "notify-url", kValue, "URL", "the cluster calls this URL at these events (ALL)"};
 constexpr OptionSpec kRequeueSpec{
     kRequeue, 0,  "requeue",
     kFlag,    "", "it may be stopped for another job and is then started again from its beginning (vbatch: default)"};
@@ -331,6 +346,9 @@ constexpr OptionSpec kRunOptions[] = {
     kQosSpec,
     kTeamSpec,
     kProjectSpec,
+    kMailTypeSpec,
+    kMailUserSpec,
+    kNotifyUrlSpec,
     kRequeueSpec,
     kNoRequeueSpec,
     kSignalSpec,
@@ -418,6 +436,9 @@ constexpr OptionSpec kBatchOptions[] = {
     kQosSpec,
     kTeamSpec,
     kProjectSpec,
+    kMailTypeSpec,
+    kMailUserSpec,
+    kNotifyUrlSpec,
     kRequeueSpec,
     kNoRequeueSpec,
     kSignalSpec,
@@ -484,8 +505,6 @@ constexpr HarmlessOption kHarmless[] = {
      .argument = kValue,
      .value = "yes",
      .instead = "a job whose dependency failed is cancelled, leave it out"},
-    {.long_name = "mail-type", .argument = kValue, .value = "NONE", .note = "no mail is sent"},
-    {.long_name = "mail-user", .argument = kValue},
     {.long_name = "mem-bind", .argument = kValue},
     {.long_name = "ntasks-per-core", .argument = kValue},
     {.long_name = "ntasks-per-gpu",
@@ -785,6 +804,9 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kClass: return Store(ParseJobClass(value), [&](v1::JobClass klass) { scheduling->set_class_(klass); });
     case kTeam: return StoreName(value, scheduling->mutable_team());
     case kProject: return StoreName(value, scheduling->mutable_project());
+    case kMailType: return ParseMailType(value, &out->notify);
+    case kMailUser: return ParseMailUser(value, &out->notify);
+    case kNotifyUrl: return ParseNotifyUrl(value, &out->notify);
     case kRequeue: scheduling->set_requeue(true); return {};
     case kNoRequeue: scheduling->set_requeue(false); return {};
     case kSignal: return ApplySignal(value, scheduling);

@@ -12,6 +12,7 @@
 #include "cli/base/options.h"
 #include "cli/base/times.h"
 #include "cli/base/values.h"
+#include "cli/notify/notify_options.h"
 #include "cli/request/gang_options.h"
 #include "cli/request/scheduling.h"
 #include "proto/common.pb.h"
@@ -26,6 +27,7 @@ struct RunOptions {
   // The requested job. Of its command, only what options set; CollectCommand fills in the rest.
   v1::RunSpec spec;
   GangOptions gang;       // ApplyShape puts it into the request
+  NotifyOptions notify;   // ApplyNotify does
   std::string directory;  // "": the current one
   ExportMode export_mode = ExportMode::kAll;
   std::vector<std::string> exported;  // NAME (with our value) or NAME=value

@@ -175,6 +175,7 @@ Result<v1::Run> MakeRequest(const RunOptions& options, const std::string& root) 
     for (const std::string& path : options.expose) run.add_expose(InRoot(Absolute(path, directory), root));
   }
   VRUN_TRY(ApplyShape(options.gang, options.command.empty() ? "" : options.command[0], run.mutable_spec()));
+  ApplyNotify(options.notify, run.mutable_spec());
   run.set_label(options.gang.label);
   run.set_input_rank(options.gang.input_rank);
   AddNamedPaths(options.script, root, &run);

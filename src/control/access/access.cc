@@ -30,6 +30,10 @@ constexpr CallRule kRules[] = {
     {"/vrun.v1.Control/Nodes",            kHome},
     {"/vrun.v1.Control/Teams",            kHome},
     {"/vrun.v1.Control/Accounts",         kHome},
+    // Replays of the history of all jobs (api/what_if_routes.cc). Their results tell of teams, but of no people and jobs:
+    // leads plan with them. They take a processor of the controller's machine, so operators start and end them.
+    {"/vrun.v1.Control/Accounts#replay",  kHome,              kLead,     kLead,     kOperator},
+    {"/vrun.v1.Control/Accounts#replay-start", kHome,         kOperator, kOperator, kOperator},
     {"/vrun.v1.Control/Usage",            kHome},
     {"/vrun.v1.Control/Prices",           kHome},
     {"/vrun.v1.Control/Budgets",          kHome},

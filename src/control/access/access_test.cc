@@ -18,6 +18,14 @@ TEST(AccessTest, NobodyGetsMoreForAnothersJobThanForHisOwn) {
   }
 }
 
+TEST(AccessTest, ReplaysAreSeenByLeadsAndStartedByOperators) {
+  constexpr char kSee[] = "/vrun.v1.Control/Accounts#replay", kStart[] = "/vrun.v1.Control/Accounts#replay-start";
+  for (const Role role : {Role::kUser, Role::kLead, Role::kOperator, Role::kAdmin}) {
+    EXPECT_EQ(MayCall(kSee, role).has_value(), role >= Role::kLead) << RoleName(role);
+    EXPECT_EQ(MayCall(kStart, role).has_value(), role >= Role::kOperator) << RoleName(role);
+  }
+}
+
 TEST(AccessTest, ACallWithoutARowIsForNobody) {
   EXPECT_EQ(MayCall("/vrun.v1.Control/Reboot", "home").error().code(), Code::kUnsupported);
   EXPECT_EQ(MayCall("/vrun.v1.Control/Reboot", Role::kAdmin).error().code(), Code::kUnsupported);

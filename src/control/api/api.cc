@@ -2,6 +2,7 @@
 #include "control/api/api.h"
 
 #include "base/escape.h"
+#include "base/io/find_program.h"
 #include "base/log.h"
 #include "control/api/metrics.h"
 #include "control/api/openapi.h"
@@ -49,6 +50,7 @@ Api::Api(EventLoop* loop, Calls* calls, const std::string& people, const ApiOpti
       codes_(people, "codes"),
       secure_(!http::IsLoopback(options.listen)),
       logs_(options.home_socket),
+      replays_(options.what_if, options.what_if.empty() ? "" : FindProgram("vrun-sim").value_or("")),
       work_(std::make_shared<WorkQueue>("api", 2)) {}
 
 Api::~Api() {

@@ -20,6 +20,7 @@
 #include "control/api/token_gate.h"
 #include "control/dashboard/history.h"
 #include "control/dashboard/log_relay.h"
+#include "control/whatif/runs.h"
 #include "http/router.h"
 #include "http/server.h"
 #include "people/members.h"
@@ -32,6 +33,7 @@ struct ApiOptions {
   std::string listen;         // HOST:PORT; port 0 picks one
   bool metrics_open = false;  // /metrics needs no token
   std::string home_socket;    // as of ControllerOptions
+  std::string what_if;        // directory for results of replays (whatif/runs.h); "": there are none
 };
 
 // State thread.
@@ -59,6 +61,12 @@ class Api {
   void Own(const ApiRoute& route, const Input& input, const TokenGate::Caller& caller,
            const std::shared_ptr<http::Exchange>& exchange);
   void Log(uint64_t job, const TokenGate::Caller& caller, const std::shared_ptr<http::Exchange>& exchange);
+  // what_if_routes.cc: server's thread, then state thread.
+  struct Collecting;
+  void Replays(const ApiRoute& route, const Input& input, const TokenGate::Caller& caller,
+               const std::shared_ptr<http::Exchange>& exchange);
+  Result<v1::WhatIf> StartReplay(State& state, const Json& request, const TokenGate::Caller& caller);
+  void CollectMore(const std::shared_ptr<Collecting>& next);
   http::Response Tokens(const ApiRoute& route, const Input& input, const TokenGate::Caller& caller);
   http::Response SignIn(const http::Request& request);
   http::Response SignOut(const http::Request& request);
@@ -76,6 +84,7 @@ class Api {
   History history_;                // state thread
   EventLoop::TimerId sample_ = 0;  // the same
   LogRelay logs_;
+  WhatIfRuns replays_;
   const std::shared_ptr<WorkQueue> work_;
   std::shared_ptr<JobWatch> watch_;
   http::Router router_;

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "control/dashboard/recent.h"
 #include "control/state/state.h"
@@ -34,10 +35,15 @@ class Counters {
   void Begin(const State& state);
   // After a commit.
   void Note(State& state, const std::set<uint64_t>& jobs);
+  void NoteDelivery(bool mail, bool sent) { ++deliveries_[{mail, sent}]; }
   void NotePass(int64_t micros) { passes_.Add(static_cast<double>(micros) / 1e6); }
 
   uint64_t submitted() const { return submitted_; }
   uint64_t preempted() const { return preempted_; }
+  uint64_t deliveries(bool mail, bool sent) const {
+    const auto found = deliveries_.find({mail, sent});
+    return found == deliveries_.end() ? 0 : found->second;
+  }
   const std::map<v1::JobState, uint64_t>& ended() const { return ended_; }
   const auto& waits() const { return waits_; }
   const auto& passes() const { return passes_; }
@@ -51,6 +57,7 @@ class Counters {
   std::map<uint64_t, Known> known_;  // unfinished jobs
   uint64_t submitted_ = 0;
   uint64_t preempted_ = 0;
+  std::map<std::pair<bool, bool>, uint64_t> deliveries_;  // by mail or webhook, and whether it was sent
   std::map<v1::JobState, uint64_t> ended_;
   Recent recent_;
   // Seconds from the submission to the first placement, and of a pass of the scheduler.

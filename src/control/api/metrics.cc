@@ -119,6 +119,20 @@ void Quotas(State& state, Page* page) {
   }
 }
 
+void Notifications(const State& state, const Counters& counters, Page* page) {
+  page->Head("vrun_notifications_total", "counter", "Mails and webhooks that were sent, or given up.");
+  for (const bool mail : {true, false}) {
+    for (const bool sent : {true, false}) {
+      page->Value({{"kind", mail ? "mail" : "webhook"}, {"result", sent ? "sent" : "failed"}},
+                  static_cast<double>(counters.deliveries(mail, sent)));
+    }
+  }
+  page->Head("vrun_notifications_queued", "gauge", "Mails and webhooks that wait for their delivery.");
+  page->Value({}, static_cast<double>(state.messages()));
+  page->Head("vrun_notifications_dropped_total", "counter", "Mails and webhooks that were not made: too many waited.");
+  page->Value({}, static_cast<double>(state.messages_refused()));
+}
+
 }  // namespace
 
 std::string MetricsText(State& state, const Counters& counters) {
@@ -128,6 +142,7 @@ std::string MetricsText(State& state, const Counters& counters) {
   Jobs(state, counters, &page);
   NodesAndGpus(state, &page);
   Quotas(state, &page);
+  Notifications(state, counters, &page);
   return page.Take();
 }
 

@@ -187,9 +187,16 @@ Json ProblemAnswer(int status) {
           {"content", {{"application/problem+json", {{"schema", Reference("Problem")}}}}}};
 }
 
+// "get"
+std::string MethodOf(const ApiRoute& route) {
+  std::string method;
+  for (const char c : route.method) method += static_cast<char>(c - 'A' + 'a');
+  return method;
+}
+
 Json OperationOf(const ApiRoute& route, std::set<const pb::Descriptor*>* used, Json* components) {
   Json operation = {{"summary", route.summary}};
-  std::string id = route.method == "GET" ? "get" : "post";
+  std::string id = MethodOf(route);
   for (const char c : route.path) id += c == '/' ? '_' : c == '{' || c == '}' ? ' ' : c;
   std::erase(id, ' ');
   operation["operationId"] = id;
@@ -223,8 +230,7 @@ std::string OpenApiDocument() {
   Json components = {{"Problem", ProblemSchema()}};
   Json paths = Json::object();
   for (const ApiRoute& route : ApiRoutes()) {
-    const std::string method = route.method == "GET" ? "get" : "post";
-    paths[std::string(kApiPrefix) + std::string(route.path)][method] = OperationOf(route, &used, &components);
+    paths[std::string(kApiPrefix) + std::string(route.path)][MethodOf(route)] = OperationOf(route, &used, &components);
   }
   for (bool more = true; more;) {
     more = false;

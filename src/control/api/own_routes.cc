@@ -75,6 +75,7 @@ void Api::AnswerWith(const ApiRoute& route, std::string bytes, const std::shared
 void Api::Own(const ApiRoute& route, const Input& input, const TokenGate::Caller& caller,
               const std::shared_ptr<http::Exchange>& exchange) {
   if (route.path.starts_with("/me/tokens")) return exchange->Answer(Tokens(route, input, caller));
+  if (route.path.starts_with("/what-if")) return Replays(route, input, caller, exchange);
   const uint64_t job = input.request.contains("job") ? input.request["job"].get<uint64_t>() : 0;
   if (route.path == "/jobs/{job}/log") return Log(job, caller, exchange);
   calls_->Read([this, &route, job, viewer = caller.peer.name, exchange](State* state) {

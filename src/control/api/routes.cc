@@ -5,6 +5,7 @@ namespace vrun::control {
 namespace {
 
 constexpr Parameter kJob{"job", Where::kPath, "/job", "", "id of the job"};
+constexpr Parameter kReplay{"id", Where::kPath, "/id", "", "id of the replay"};
 constexpr Parameter kChangedJob{"job", Where::kPath, "/jobs/0/job", "", "id of the job"};
 constexpr Parameter kElement{"element",    Where::kQuery, "/element", "", "of an array: the element with this index",
                              4'294'967'295};
@@ -211,6 +212,27 @@ std::vector<ApiRoute> Make() {
       {"GET", "/prices", "Prices", "PricesRequest", "PriceList", "What an hour costs, by pool and type of GPU"},
       {"GET", "/budgets", "Budgets", "BudgetsRequest", "BudgetList",
        "What teams may use in this month, and what they have used"},
+      {"GET", "/what-if", "", "", "WhatIfList",
+       "Replays of the cluster's history under other conditions, newest first; for leads, operators and "
+       "administrators"},
+      {"GET", "/what-if/{id}", "", "WhatIfRequest", "WhatIf", "One replay, with teams", {kReplay}},
+      {"POST",
+       "/what-if",
+       "",
+       "WhatIfRequest",
+       "WhatIf",
+       "Start a replay in the background, if none runs; for operators and administrators",
+       {{"days", Where::kBody, "/days", "", "of the history, up to now; absent: 14", 366},
+        {"teams", Where::kBody, "/teams", "", "other guarantees and weights: vision=16,nlp=8:2", 2000},
+        {"nodes", Where::kBody, "/nodes", "", "other nodes: default=+4,default/a100=-2,new/h200=8x8", 2000},
+        {"policy", Where::kBody, "/policy", "", "another scheduler: easy, fifo, ...; absent: that of vrun", 40}}},
+      {"DELETE",
+       "/what-if/{id}",
+       "",
+       "WhatIfRequest",
+       "WhatIfList",
+       "End a replay, and forget its result; for operators and administrators",
+       {kReplay}},
       {"GET", "/maintenance", "Maintain", "SetMaintenance", "MaintenanceList",
        "Times in which nodes are out of service"},
       {"GET", "/version", "", "", "", "Version of the controller and of this API"},

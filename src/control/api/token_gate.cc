@@ -60,12 +60,19 @@ TokenGate::Verdict TokenGate::Admit(const http::Request& request, bool write) {
     verdict.refusal = status == 401 ? Refuse(detail) : http::Problem(status, detail);
     return verdict;
   };
+  const auto audit = [&](const std::string& who, const std::string& why) {
+    members_.AuditRefused({"", who, request.address, request.method + " " + request.path, "", why});
+  };
   std::string text = TokenOf(request);
   if (text.empty()) text = SessionToken(request);
   if (text.empty()) return refuse(401, "send a token: \"Authorization: Bearer TOKEN\"; `vctl token create` makes one");
   const auto token = tokens_.Check(text, WallMicros());
-  if (!token) return refuse(401, token.error().message());
+  if (!token) {
+    audit("somebody", token.error().message());
+    return refuse(401, token.error().message());
+  }
   if (Status admitted = members_.Admit("home", token->user()); !admitted) {
+    audit("home " + token->user(), admitted.error().message());
     return refuse(403, admitted.error().message());
   }
   if (buckets_.size() > kMostBuckets) buckets_.clear();
@@ -73,7 +80,10 @@ TokenGate::Verdict TokenGate::Admit(const http::Request& request, bool write) {
     verdict.refusal = TooMany();
     return verdict;
   }
-  if (write && !token->write()) return refuse(403, "the token may only read: make one with --scope write");
+  if (write && !token->write()) {
+    audit("home " + token->user(), "the token " + token->name() + " may only read");
+    return refuse(403, "the token may only read: make one with --scope write");
+  }
   verdict.caller.peer = {"home", token->user(), request.address + " token " + token->name()};
   verdict.caller.token = std::move(text);
   verdict.caller.name = token->name();

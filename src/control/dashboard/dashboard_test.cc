@@ -102,5 +102,43 @@ TEST_F(DashboardTest, EveryGpuIsACellAndTheQueueIsThereByClass) {
   EXPECT_EQ(uses.uses(0).waiting(), now.waiting());
 }
 
+TEST_F(DashboardTest, MoneyIsThatOfTheGpusThatJobsHaveAndWhatIsIdleIsWasted) {
+  auto config =
+      ParseSchedulerConfig("[money]\ncurrency = \"EUR\"\n[[money.price]]\ngpu_hour = { h100 = 2, \"\" = 1 }\n", "f");
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_FALSE(Now().has_money()) << "without prices there is none";
+  Transaction([&] {
+    state_->Configure(*config);
+    return 0;
+  });
+  v1::Register node = SimpleNode("n1", 8, 4);
+  node.mutable_total()->set_gpu_type("h100");
+  Register(node);
+  const v1::SubmitReply job = Submit(SimpleJob("1", 1, 3));
+  ASSERT_TRUE(job.has_placement());
+  Report("n1", ReportOf(job.placement(), v1::RUNNING));
+  EXPECT_EQ(Now().money().allocated_hour_micros(), 6'000'000);
+  EXPECT_FALSE(Now().money().measured());
+  v1::GpuUsages usages;
+  v1::GpuUsage* use = usages.add_usages();
+  use->set_job(job.job());
+  use->set_attempt(1);
+  use->set_utilization_percent(75);
+  EXPECT_TRUE(Transaction([&] { return state_->Use("n1", usages); }));
+  EXPECT_TRUE(Now().money().measured());
+  EXPECT_EQ(Now().money().idle_hour_micros(), 1'500'000);
+  EXPECT_EQ(Now().money().currency(), "EUR");
+}
+
+TEST_F(DashboardTest, FreeGpusOnNodesInPartUsedAreScattered) {
+  Register(SimpleNode("n1", 8, 4));
+  Register(SimpleNode("n2", 8, 4));
+  EXPECT_EQ(Now().free_gpus(), 8u);
+  EXPECT_EQ(Now().scattered_gpus(), 0u);
+  ASSERT_TRUE(Submit(SimpleJob("1", 1, 1)).has_placement());
+  EXPECT_EQ(Now().free_gpus(), 7u);
+  EXPECT_EQ(Now().scattered_gpus(), 3u);
+}
+
 }  // namespace
 }  // namespace vrun::control

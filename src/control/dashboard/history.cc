@@ -33,6 +33,7 @@ uint64_t GpusThatWork(State& state) {
 
 void History::Sample(State& state) {
   const int64_t now = state.clock().Wall();
+  lost_.Look(state);
   v1::ClusterSample sample;
   sample.set_at_us(now);
   uint64_t allocated = 0, busy = 0;
@@ -82,6 +83,10 @@ void History::Sample(State& state) {
 
 void History::AddCluster(v1::ClusterNow* to) const {
   for (const v1::ClusterSample& sample : cluster_) *to->add_history() = sample;
+}
+
+void History::AddLost(v1::ClusterNow* to) const {
+  if (to->has_money()) to->mutable_money()->set_lost_day_micros(lost_.micros());
 }
 
 v1::JobUsageHistory History::Of(uint64_t job) const {

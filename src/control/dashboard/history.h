@@ -8,6 +8,7 @@
 #include <map>
 #include <vector>
 
+#include "control/dashboard/money_now.h"
 #include "control/state/state.h"
 #include "proto/dashboard.pb.h"
 
@@ -22,6 +23,8 @@ class History {
   void Sample(State& state);
   // Oldest first.
   void AddCluster(v1::ClusterNow* to) const;
+  // What was lost in the last day; into `money`, if it is there.
+  void AddLost(v1::ClusterNow* to) const;
   v1::JobUsageHistory Of(uint64_t job) const;
 
  private:
@@ -37,6 +40,7 @@ class History {
   };
 
   std::deque<v1::ClusterSample> cluster_;
+  LostMoney lost_;
   std::map<uint64_t, Series> jobs_;
   std::deque<uint64_t> ended_;  // jobs with a series that are over, in order of their end
 };

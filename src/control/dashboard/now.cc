@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "control/dashboard/money_now.h"
 #include "control/gpus/gpu_needs.h"
 #include "control/ops/ops.h"
 #include "sched/model/model.h"
@@ -142,6 +143,9 @@ v1::ClusterNow NowOf(State& state, const std::string& viewer, const Recent& rece
   AddQueue(state, &now);
   AddPreemptions(state, viewer, recent, &now);
   history.AddCluster(&now);
+  AddMoney(state, &now);
+  history.AddLost(&now);
+  AddFreeRoom(&now);
   return now;
 }
 

@@ -78,10 +78,24 @@ void UsageSums::Add(const Holder& holder, const IntervalRow& interval, Seen seen
   }
 }
 
-void UsageSums::AddTo(const Key& key, const HolderView& view, const IntervalRow& interval, int64_t from, int64_t to) {
+void UsageSums::AddDay(const Holder& holder, int64_t day, const DaySums& sums, Seen seen) {
+  if (seen == Seen::kNothing || day + kDayMicros <= from_ || day >= to_) return;
+  const HolderView& view = ViewOf(holder, seen);
+  const uint32_t index = IndexOf({view.group, 0, by_.day ? day : 0});
+  sums_[index].second.Add(PartOfDay(sums, day, view.prices, from_, to_));
+  for (const uint64_t job : sums.jobs) jobs_.emplace_back(index, job);
+  if (day < from_) return;  // they belong to where the day begins
+  for (const int64_t wait : sums.waits) waits_.emplace_back(index, wait);
+}
+
+uint32_t UsageSums::IndexOf(const Key& key) {
   const auto [it, fresh] = index_.try_emplace(key, static_cast<uint32_t>(sums_.size()));
   if (fresh) sums_.emplace_back(key, Amounts());
-  const uint32_t index = it->second;
+  return it->second;
+}
+
+void UsageSums::AddTo(const Key& key, const HolderView& view, const IntervalRow& interval, int64_t from, int64_t to) {
+  const uint32_t index = IndexOf(key);
   AddPart(interval, view.prices, from, to, &sums_[index].second);
   jobs_.emplace_back(index, interval.job);
   if (interval.waited_us >= 0 && interval.start_us >= from && interval.start_us < to) {

@@ -12,6 +12,7 @@
 
 #include "base/result.h"
 #include "control/money/amounts.h"
+#include "control/money/day_sums.h"
 #include "control/money/prices.h"
 #include "control/store/store.h"
 #include "proto/usage.pb.h"
@@ -40,6 +41,8 @@ class UsageSums {
 
   // `holder` stays where it is until Take. `seen` is the same in all calls with this holder.
   void Add(const Holder& holder, const IntervalRow& interval, Seen seen);
+  // What is left of removed jobs, which are all one row by job: that of the job 0.
+  void AddDay(const Holder& holder, int64_t day, const DaySums& sums, Seen seen);
   // The rows and the total. At most `limit` rows, the largest ones; the others are one more row.
   void Take(size_t limit, v1::UsageReport* report);
 
@@ -66,6 +69,7 @@ class UsageSums {
   };
 
   const HolderView& ViewOf(const Holder& holder, Seen seen);
+  uint32_t IndexOf(const Key& key);  // into sums_; makes it
   void AddTo(const Key& key, const HolderView& view, const IntervalRow& interval, int64_t from, int64_t to);
   static void Put(const Amounts& amounts, Details* details, v1::UsageRow* row);
 

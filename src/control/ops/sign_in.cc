@@ -41,9 +41,9 @@ void SignIn::LogIn(const Authority& authority, const v1::LogInRequest& request, 
     Result<v1::LogInReply> reply =
         who ? Admit(authority, request, address, settings, *who) : Result<v1::LogInReply>(who.error());
     if (!reply) {
-      // Only what a person stands behind: anybody may send what is no token of the issuer.
       if (who) LogWarning("login of {} from {}: {}", who->user, address, reply.error().message());
-      if (who) members_->Audit({"", "home " + who->user, address, "login", "", "refused: " + reply.error().message()});
+      members_->AuditRefused(
+          {"", who ? "home " + who->user : "somebody", address, "login", "", reply.error().message()});
     }
     done(std::move(reply));
   });

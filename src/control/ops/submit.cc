@@ -157,7 +157,10 @@ Result<v1::Array> ElementsOf(const v1::SubmitRequest& request) {
 void AddPlacement(State& state, v1::SubmitReply* reply) {
   auto it = state.jobs().find(reply->job());
   reply->set_deadline(state.DeadlineOf(reply->job()));
-  if (it != state.jobs().end()) reply->set_warning(state.BudgetWarning(it->second.scheduling.team()));
+  if (it != state.jobs().end()) {
+    const std::string budget = state.BudgetWarning(it->second.scheduling.team());
+    if (!budget.empty()) reply->set_warning(budget);
+  }
   if (it == state.jobs().end() || !state.IsPlaced(it->second)) return;
   if (auto placement = state.PlacementOf(it->second, 0)) *reply->mutable_placement() = *std::move(placement);
 }
@@ -200,6 +203,9 @@ Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::Su
   if (job.needs.memory_bytes == 0) job.needs.memory_bytes = DefaultMemory(state.SizesOf(job.pool), job.needs);
   VRUN_TRY(CheckFeasible(state.scheduler(), job));
   job.name = request.spec().name();
+  if (request.spec().has_notify()) {
+    VRUN_ASSIGN(job.notify, state.NotifyOf(peer.name, request.spec().notify(), reply.mutable_warning()));
+  }
   if (request.test_only()) {
     VRUN_ASSIGN(*reply.mutable_forecast(), state.Forecast(job));
     return reply;

@@ -10,6 +10,7 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/time/calendar.h"
+#include "control/notify/url.h"
 #include "sched/share/weights.h"
 
 // toml++ returns parse errors instead of throwing, and without its printing code.
@@ -61,6 +62,10 @@ class Reader {
         VRUN_TRY(ReadBounds(*node.as_table()));
       } else if (key.str() == "oidc" && node.is_table()) {
         VRUN_TRY(ReadOidc(*node.as_table()));
+      } else if (key.str() == "notify" && node.is_table()) {
+        VRUN_ASSIGN(config_.notify, notify::ParseNotify(text_, name_));
+      } else if (key.str() == "retention" && node.is_table()) {
+        VRUN_TRY(ReadRetention(*node.as_table()));
       } else if (key.str() == "admins" || key.str() == "operators") {
         auto& list = key.str() == "admins" ? config_.admins : config_.operators;
         list.emplace();
@@ -78,7 +83,7 @@ class Reader {
         return At(key.source(),
                   "unknown section or setting " + Escape(key.str()) +
                       ": known are admins, operators, visibility, commands, max_class, topology, [weights], [price], "
-                      "[money], [gpus], [bounds], [oidc] and [team.NAME]");
+                      "[money], [gpus], [bounds], [oidc], [notify], [retention] and [team.NAME]");
       }
     }
     return std::move(config_);
@@ -148,6 +153,35 @@ class Reader {
         return At(key.source(), "unknown setting bounds." + Escape(key.str()) +
                                     ": known are jobs, request_mib, streams and requests_per_second");
       }
+    }
+    return {};
+  }
+
+  // "90d"
+  static std::optional<int64_t> Age(const std::string& text) {
+    constexpr std::pair<char, int64_t> kUnits[] = {{'m', 60}, {'h', 3600}, {'d', 86400}, {'w', 604800}, {'y', 31536000}};
+    const auto unit = std::find_if(std::begin(kUnits), std::end(kUnits),
+                                   [&](const auto& u) { return !text.empty() && u.first == text.back(); });
+    int64_t number = 0;
+    for (const char c : text.substr(0, text.size() - (text.empty() ? 0 : 1))) {
+      if (c < '0' || c > '9' || number > 100'000) return std::nullopt;
+      number = number * 10 + (c - '0');
+    }
+    if (unit == std::end(kUnits) || number == 0) return std::nullopt;
+    return number * unit->second * 1'000'000;
+  }
+
+  Status ReadRetention(const toml::table& table) {
+    for (auto&& [key, node] : table) {
+      const auto age = Age(node.value_exact<std::string>().value_or(""));
+      if (key.str() != "jobs" && key.str() != "audit") {
+        return At(key.source(), "unknown setting retention." + Escape(key.str()) + ": known are jobs and audit");
+      }
+      if (!age) {
+        return At(node.source(), "retention." + Escape(key.str()) +
+                                     ": expected a time in quotes, a number with m, h, d, w or y, as in \"90d\"");
+      }
+      (key.str() == "jobs" ? config_.retention.jobs : config_.retention.audit) = *age;
     }
     return {};
   }
@@ -381,14 +415,19 @@ class Reader {
         if (!ReadMonth(node, &team.month)) {
           return bad("as in { gpu_hours = 500, money = 900, warn_percent = 80, stop_percent = 100 }");
         }
+      } else if (k == "mail") {
+        const bool list = ReadNames(node, &team.mail);
+        if (!list || !std::all_of(team.mail.begin(), team.mail.end(), &notify::IsMailAddress)) {
+          return bad("a list of mail addresses");
+        }
       } else if (k == "guarantee" || k == "limit") {
         if (!node.is_table() || !ReadGpus(*node.as_table(), k == "limit", &quotas)) {
           return bad("GPUs by type, as in { h100 = 8, \"\" = 16 }");
         }
       } else {
         return At(key.source(), what + "unknown setting " + Escape(k) +
-                                    ": known are parent, weight, users, leads, max_class, guarantee, limit, budget and "
-                                    "month");
+                                    ": known are parent, weight, users, leads, max_class, guarantee, limit, budget, "
+                                    "month and mail");
       }
     }
     for (const sched::core::Quota& q : quotas) {
@@ -555,6 +594,7 @@ Result<SchedulerConfig> ReadSchedulerConfig(const std::string& path) {
     if (!ca) return std::move(ca).error().With(Escape(path) + ": oidc.ca");
     config.oidc.ca = *std::move(ca);
   }
+  if (Status read = notify::ReadSecrets(beside, &config.notify); !read) return read.error().With(Escape(path));
   if (config.topology.empty()) return config;
   if (config.topology[0] != '/') config.topology.insert(0, beside);
   auto topology = ReadFile(config.topology, kMostTopologyBytes);

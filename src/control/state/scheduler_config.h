@@ -49,6 +49,7 @@
 //   month = { gpu_hours = 500, money = 900, warn_percent = 80, stop_percent = 100 }  # of each calendar month (UTC).
 //                                 # From 80 % (the default) on people are warned, from 100 % on nothing of the team and
 //                                 # of teams below it starts (default: never). gpu_hours or money, or both
+//   mail = ["vision-leads@example.org"]  # who is told that it is near its end; default: its leads ([notify])
 //
 //   [oidc]                        # people log in by this identity provider (oidc/settings.h)
 //   issuer = "https://id.example.org"
@@ -61,6 +62,12 @@
 //   ca = "id.pem"                 # authority of the provider's certificate; beside this file
 //   snapshots = "HOST:7421"       # the cluster's snapshot store, for machines that log in
 //   login_days = 30               # after so long people have to log in again; 0: never
+//
+//   [retention]                   # default: all is kept for ever. As in "90d", "26w", "2y"
+//   jobs = "90d"                  # jobs that ended before are removed; their usage is kept by day
+//   audit = "365d"                # lines of the audit log that are older are removed, by whole months
+//
+//   [notify]                      # notify/settings.h
 //
 //   [bounds]                      # of each user; 0: none (access/bounds.h)
 //   jobs = 50000                  # that have not ended
@@ -85,6 +92,7 @@
 #include "control/gpus/health.h"
 #include "control/money/budgets.h"
 #include "control/money/prices.h"
+#include "control/notify/settings.h"
 #include "control/places/topology_file.h"
 #include "oidc/settings.h"
 #include "proto/common.pb.h"
@@ -99,6 +107,13 @@ struct TeamConfig {
   std::vector<std::string> leads;
   std::optional<v1::JobClass> max_class;
   MonthlyBudget month;
+  std::vector<std::string> mail;  // addresses
+};
+
+// How long things are kept, in microseconds; 0: for ever.
+struct Retention {
+  int64_t jobs = 0;
+  int64_t audit = 0;
 };
 
 struct SchedulerConfig {
@@ -123,6 +138,8 @@ struct SchedulerConfig {
   HealthLimits health;
   Prices prices;
   oidc::Settings oidc;
+  notify::NotifySettings notify;
+  Retention retention;
   // Whether this user (a certificate name) has logged in as a member of this group. Not from the file; kept by
   // State::Configure. Null: nobody has.
   std::function<bool(const std::string& user, const std::string& group)> in_group;

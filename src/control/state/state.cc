@@ -54,6 +54,7 @@ Status State::Load() {
   jobs_.clear();
   taken_.clear();
   outbox_ = {};
+  VRUN_TRY(LoadMessages());
   epoch_ = epoch;
   for (NodeRow& row : nodes) {
     Node node{std::move(row), false, clock_->Monotonic()};
@@ -115,6 +116,7 @@ Status State::Save(const JobRow& job) {
   outbox_.jobs.insert(job.id);
   if (job.started_us != 0 && dependents_.contains(job.id)) started_.push_back(job.id);
   VRUN_TRY(NoteElement(job));
+  VRUN_TRY(TellTransition(job));
   return store_->UpdateJob(job);
 }
 
@@ -186,6 +188,7 @@ Status State::Know(JobRow job) {
   const uint64_t id = job.id;
   Remember(job);
   Count(job, true);
+  FollowTold(job);
   return NoteElement(jobs_[id] = std::move(job));
 }
 
@@ -269,6 +272,7 @@ void State::Suspect(const std::string& name, bool suspect) {
 Status State::LoseNode(const std::string& name, const std::string& reason) {
   Node& node = nodes_.at(name);
   node.row.lost = true;
+  NoteNode("node_lost", name, reason);
   sizes_.clear();
   node.connected = false;
   outbox_.pools.insert(node.row.pool);
@@ -438,6 +442,7 @@ v1::JobInfo State::InfoOf(const JobRow& job, const std::string& viewer, size_t m
     info.set_network(request->spec().network());
     *info.mutable_ports() = request->spec().ports();
     *info.mutable_secrets() = request->spec().secrets();
+    if (job.notify.has_who()) *info.mutable_notify() = job.notify.who();
     size_t room = max_argv_bytes;
     for (const std::string& word : request->spec().command().argv()) {
       if (word.size() > room) break;

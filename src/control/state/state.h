@@ -43,6 +43,7 @@
 #include "control/money/amounts.h"
 #include "control/money/usage_sums.h"
 #include "control/needs/default_memory.h"
+#include "control/notify/sender.h"
 #include "control/state/explain.h"
 #include "control/state/gang.h"
 #include "control/state/scheduler.h"
@@ -80,6 +81,7 @@ struct Outbox {
   std::set<std::pair<uint64_t, uint32_t>> pods;                         // pods that changed though their job did not
   std::set<std::string> pools;                                          // pools whose queue has moved
   std::map<uint64_t, std::vector<v1::ArrayElement>> elements;           // of arrays: those that are jobs now
+  std::vector<notify::StoredMessage> messages;                          // to be delivered (notify/sender.h)
 };
 
 // At most this many waiting elements of an array are jobs.
@@ -256,6 +258,14 @@ class State {
   // For people; "": there is enough left.
   std::string BudgetWarning(const std::string& team) const;
 
+  // --- who is told (notify/state_notify.cc) ---
+  // Who will be told about a job, as it asks. kInvalid, kDenied: it may not. `*warning`: for people; "": none.
+  Result<v1::JobNotify> NotifyOf(const std::string& user, const v1::Notify& asked, std::string* warning) const;
+  // The message of this row needs no more tries.
+  Status Delivered(uint64_t row);
+  size_t messages() const { return messages_; }  // that wait
+  size_t messages_refused() const { return messages_refused_; }  // because too many wait
+
   // --- who asks (people/state_people.cc); users are certificate names ---
   Role RoleOf(const std::string& user) const;
   Whose WhoseIs(const std::string& user, const std::string& owner, const std::string& team) const;
@@ -355,6 +365,27 @@ class State {
   // `tell`: jobs that may not start any more, or may start again, are fed to the scheduler.
   Status JudgeBudgets(bool tell);
   const v1::Budget* StoppedBy(const std::string& team) const;  // null: its jobs may start
+
+  template <typename Each>
+  Status EachDay(int64_t from, int64_t to, Each each) const;  // of what is left of removed jobs
+
+  // --- who is told (notify/state_notify.cc) ---
+  Status LoadMessages();
+  void FollowTold(const JobRow& job);  // of an unfinished job: what it has come to needs not to be told any more
+  // Follows the job's state. Call after each change of it.
+  Status TellTransition(const JobRow& job);
+  // What the job has come to. `events`: those of which it is one, the one that it is called first.
+  Status TellJob(const JobRow& job, const std::vector<std::string>& events, const std::string& said);
+  Status TellLimits();   // parts of time limits that are over
+  Status TellBudgets();  // the first time that they are near their end, or used up, in a month
+  // Of the transaction; told together at its end.
+  void NoteNode(const char* event, const std::string& node, const std::string& text);
+  Status TellNodes();
+  // To all webhooks of the cluster that want it. `team`: "" for nodes.
+  Status TellHooks(const std::vector<std::string>& events, const std::string& team, const std::string& body);
+  Status TellPeople(const std::vector<std::string>& addresses, const std::string& subject, const std::string& text);
+  // Stores the message, unless too many wait.
+  Status Send(v1::Notification message);
 
   Status HeedNow(const std::string& node, const v1::GpuReport& report);
   Status Fault(const std::string& node, const v1::GpuReport::Fault& fault);
@@ -519,6 +550,15 @@ class State {
   int64_t month_from_ = 0;                     // of month_; 0: it is not known
   std::map<std::string, Amounts> month_;       // what has ended of this month, by team, without the teams below it
   std::map<std::string, v1::Budget> budgets_;  // by team, as of looked_at_
+  std::set<uint64_t> begun_;                   // unfinished jobs that have begun and were not stopped since
+  std::set<uint64_t> timed_;                   // unfinished jobs that want to be told about their time limits
+  v1::BudgetsTold budgets_told_;
+  struct NodeNews {
+    std::string event, node, text;
+  };
+  std::vector<NodeNews> node_news_;
+  size_t messages_ = 0;
+  size_t messages_refused_ = 0;
   // How attempts that have to leave are told so. Not stored: after a restart they get all of their grace.
   struct Stop {
     sched::core::StopMode mode = sched::core::StopMode::kSave;

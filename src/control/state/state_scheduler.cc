@@ -154,6 +154,7 @@ Status State::Decide() {
     VRUN_TRY(FillWindows());
   }
   VRUN_TRY(SaveArrays());
+  VRUN_TRY(TellNodes());
   VRUN_TRY(SaveAccounting());
   for (uint64_t id : fresh_) {
     // The spec was needed only to start the job at once. It is dropped because many jobs may wait.

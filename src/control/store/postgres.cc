@@ -6,8 +6,10 @@
 #include <libpq-fe.h>
 
 #include <cctype>
+#include <chrono>
 #include <cstdlib>
 #include <map>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -77,8 +79,20 @@ CREATE TABLE intervals (
   waited_us BIGINT NOT NULL, UNIQUE (job, attempt, pod, start_us));
 CREATE INDEX intervals_end ON intervals (end_us, start_us);
 CREATE INDEX intervals_start ON intervals (start_us);
+)",
+                                       R"(
+ALTER TABLE jobs ADD COLUMN notify BYTEA NOT NULL DEFAULT '';
+CREATE INDEX jobs_by_end ON jobs (ended_us, id);
+CREATE TABLE messages (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, message BYTEA NOT NULL);
+CREATE TABLE days (
+  day_us BIGINT NOT NULL, holder BIGINT NOT NULL REFERENCES holders (id), sums BYTEA NOT NULL,
+  PRIMARY KEY (day_us, holder));
 )"};
 constexpr int64_t kVersion = kFirstVersion + static_cast<int64_t>(std::size(kMigrations)) - 1;
+// Two that make the table in the same moment: one of them gets an error, and looks again.
+constexpr char kLeaderTable[] =
+    "CREATE TABLE IF NOT EXISTS leader (one BIGINT PRIMARY KEY, holder TEXT NOT NULL, backend INT NOT NULL, seen "
+    "TIMESTAMPTZ NOT NULL, term BIGINT NOT NULL)";
 
 constexpr const char* kLockKey = "8104118581";  // of the advisory lock; any number that others do not use
 constexpr Oid kInt8 = 20, kBytea = 17;          // pg_type.dat
@@ -212,8 +226,7 @@ class PostgresStore::Connection : public sql::Database {
     if (!alive()) return Error(Code::kUnavailable, std::string(kWhat) + ": the session is lost: " + text);
     return Error(CodeOf(state == nullptr ? "" : state), std::string(kWhat) + ": " + text);
   }
-  // One or more statements without parameters.
-  Status Run(const std::string& sql) {
+  Status Run(const std::string& sql) override {
     PGresult* result = pq_->exec(connection_, sql.c_str());
     const auto code = pq_->resultStatus(result);
     Status done;
@@ -240,8 +253,8 @@ class PostgresStore::Connection : public sql::Database {
     return row;
   }
 
-  // True: this controller has the database now.
-  Result<bool> Take(const std::string& holder, std::string* active);
+  // True: this controller has the database now. `again`: once more when the session of a silent one was ended.
+  Result<bool> Take(const std::string& holder, std::string* active, bool again = true);
   Status Migrate();
   Status Beat();
 
@@ -356,7 +369,7 @@ Result<sql::Prepared*> PostgresStore::Connection::Prepare(std::string_view sql) 
   return it->second.get();
 }
 
-Result<bool> PostgresStore::Connection::Take(const std::string& holder, std::string* active) {
+Result<bool> PostgresStore::Connection::Take(const std::string& holder, std::string* active, bool again) {
   VRUN_ASSIGN(const auto locked, Row(std::string("SELECT pg_try_advisory_lock(") + kLockKey + ")"));
   if (locked[0] == "t") {
     VRUN_ASSIGN(const auto mine,
@@ -375,8 +388,9 @@ Result<bool> PostgresStore::Connection::Take(const std::string& holder, std::str
   if (other[2] != "t") return false;
   LogWarning("controller {} has said nothing for {} s: its session is ended", Escape(other[0]),
              kStaleMicros / 1'000'000);
-  VRUN_ASSIGN([[maybe_unused]] const auto ended, Row("SELECT pg_terminate_backend($1::int, 1000)", {other[1]}));
-  return false;
+  VRUN_ASSIGN(const auto ended, Row("SELECT pg_terminate_backend($1::int, 1000)", {other[1]}));
+  // Its lock is free now.
+  return again && ended[0] == "t" ? Take(holder, active, false) : false;
 }
 
 Status PostgresStore::Connection::Migrate() {
@@ -416,6 +430,20 @@ uint64_t PostgresStore::term() const { return connection_->term; }
 
 namespace {
 
+// kInvalid: the URL is none.
+Result<const Libpq*> LibpqFor(const std::string& url) {
+  VRUN_ASSIGN(const Libpq* pq, Libpq::Load());
+  char* why = nullptr;
+  PQconninfoOption* const parsed = pq->conninfoParse(url.c_str(), &why);
+  if (parsed == nullptr) {
+    Error error(Code::kInvalid, std::string(kWhat) + ": " + OneLine(why));
+    pq->freemem(why);
+    return error;
+  }
+  pq->conninfoFree(parsed);
+  return pq;
+}
+
 // The session of a controller that is gone, or cannot be reached, ends within seconds: on both sides.
 Result<PGconn*> Connect(const Libpq& pq, const std::string& url) {
   const char* const keys[] = {"dbname",
@@ -450,15 +478,7 @@ Result<PGconn*> Connect(const Libpq& pq, const std::string& url) {
 }  // namespace
 
 Result<std::unique_ptr<PostgresStore>> PostgresStore::Open(const PostgresOptions& options) {
-  VRUN_ASSIGN(const Libpq* pq, Libpq::Load());
-  char* why = nullptr;
-  PQconninfoOption* const parsed = pq->conninfoParse(options.url.c_str(), &why);
-  if (parsed == nullptr) {
-    Error error(Code::kInvalid, std::string(kWhat) + ": " + OneLine(why));
-    pq->freemem(why);
-    return error;
-  }
-  pq->conninfoFree(parsed);
+  VRUN_ASSIGN(const Libpq* pq, LibpqFor(options.url));
   std::unique_ptr<Connection> connection;
   for (std::string told;;) {
     const auto wait = [&](const std::string& why) {
@@ -476,10 +496,7 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::Open(const PostgresOptions
       }
       connection = std::make_unique<Connection>(pq, *made);
     }
-    // Two that make the table in the same moment: one of them gets an error, and looks again.
-    (void)connection->Run(
-        "CREATE TABLE IF NOT EXISTS leader (one BIGINT PRIMARY KEY, holder TEXT NOT NULL, backend INT NOT NULL, seen "
-        "TIMESTAMPTZ NOT NULL, term BIGINT NOT NULL)");
+    (void)connection->Run(kLeaderTable);
     std::string active = "?";
     Result<bool> taken = connection->Take(options.holder, &active);
     if (taken && *taken) break;
@@ -496,5 +513,29 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::Open(const PostgresOptions
   if (const Result<bool> opened = store->OpenKey(options.key_file); !opened) return opened.error().With(kWhat);
   return store;
 }
+
+sql::Schema PostgresSchema() { return {kFirstVersion, kMigrations}; }
+
+Result<std::unique_ptr<sql::Database>> ConnectPostgres(const std::string& url, const std::string& holder) {
+  VRUN_ASSIGN(const Libpq* pq, LibpqFor(url));
+  VRUN_ASSIGN(PGconn* const made, Connect(*pq, url));
+  auto connection = std::make_unique<PostgresStore::Connection>(pq, made);
+  if (!holder.empty()) {
+    (void)connection->Run(kLeaderTable);
+    std::string active = "?";
+    VRUN_ASSIGN(bool taken, connection->Take(holder, &active));
+    // The server may take a moment to see that a controller has ended.
+    for (int tries = 0; !taken && tries < 20; ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      VRUN_ASSIGN(taken, connection->Take(holder, &active));
+    }
+    if (!taken) {
+      return Error(Code::kExists, std::string(kWhat) + ": controller " + Escape(active) + " has it: stop it first");
+    }
+  }
+  return std::unique_ptr<sql::Database>(std::move(connection));
+}
+
+Status BeatPostgres(sql::Database* database) { return database->Run("UPDATE leader SET seen=clock_timestamp()"); }
 
 }  // namespace vrun::control

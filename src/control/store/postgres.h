@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 
+#include "control/store/sql.h"
 #include "control/store/sql_store.h"
 
 namespace vrun::control {
@@ -26,6 +27,13 @@ struct PostgresOptions {
   // may take that long; true: give up (kAborted). Null: does not wait.
   std::function<bool()> wait;
 };
+
+// A session of its own, for backups (backup/). `holder`: it takes the lock first, as a controller does. kExists:
+// another has it for two seconds. A controller that stands by takes the lock away again unless BeatPostgres is called
+// every second, on another session. `holder` "": it does not ask, and is to read only.
+Result<std::unique_ptr<sql::Database>> ConnectPostgres(const std::string& url, const std::string& holder);
+Status BeatPostgres(sql::Database* database);
+sql::Schema PostgresSchema();
 
 class PostgresStore : public SqlStore {
  public:
@@ -44,6 +52,7 @@ class PostgresStore : public SqlStore {
   class Connection;
   explicit PostgresStore(Connection* connection);  // which it takes
   Connection* const connection_;
+  friend Result<std::unique_ptr<sql::Database>> ConnectPostgres(const std::string& url, const std::string& holder);
 };
 
 // For tests: a statement as PostgreSQL gets it.

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -36,8 +37,17 @@ class Database {
   virtual ~Database() = default;
   // Owned by the database; the same text gives the same statement.
   virtual Result<Prepared*> Prepare(std::string_view sql) = 0;
+  // One or more statements without parameters and rows, in the database's own words.
+  virtual Status Run(const std::string& statements) = 0;
   // Nothing if no transaction is open: some errors end it.
   virtual void Rollback() = 0;
+};
+
+// How the schema came to be: step i makes version `first` + i of the one before.
+struct Schema {
+  int64_t first = 1;
+  std::span<const char* const> steps;
+  int64_t version() const { return first + static_cast<int64_t>(steps.size()) - 1; }
 };
 
 }  // namespace vrun::control::sql

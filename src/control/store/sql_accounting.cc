@@ -127,15 +127,18 @@ Result<std::vector<std::pair<Holder, IntervalRow>>> SqlStore::IntervalsOf(uint64
 }
 
 Result<int64_t> SqlStore::FirstInterval() {
+  VRUN_ASSIGN(const int64_t kept, NumberNote("first-interval"));
   Statement s(this, "SELECT coalesce(min(start_us), 0) FROM intervals");
   VRUN_ASSIGN([[maybe_unused]] const bool row, s.Step());
-  return s.Int();
+  const int64_t first = s.Int();
+  return kept == 0 || (first != 0 && first < kept) ? first : kept;
 }
 
 Result<int64_t> SqlStore::LastInterval() {
+  VRUN_ASSIGN(const int64_t kept, NumberNote("last-interval"));
   Statement s(this, "SELECT coalesce(max(end_us), 0) FROM intervals");
   VRUN_ASSIGN([[maybe_unused]] const bool row, s.Step());
-  return s.Int();
+  return std::max(s.Int(), kept);
 }
 
 Status SqlStore::PutAccountingClock(const AccountingClock& clock) {
@@ -143,7 +146,7 @@ Status SqlStore::PutAccountingClock(const AccountingClock& clock) {
               "INSERT INTO meta (key, value) VALUES ('accounting-clock', ?) ON CONFLICT (key) DO UPDATE SET "
               "value=excluded.value");
   const std::string value = std::to_string(clock.at_us) + " " + std::to_string(clock.monotonic) + " " + clock.boot_id;
-  s.Text(value);
+  s.Blob(value);
   return s.Run();
 }
 

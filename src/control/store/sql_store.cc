@@ -2,6 +2,7 @@
 #include "control/store/sql_store.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <string_view>
 
 #include "control/store/sql_statement.h"
@@ -13,7 +14,7 @@ constexpr char kJobColumns[] =
     "id, user, request_id, home_id, pool, name, milli_cpus, memory_bytes, gpus, gpu_type, state, reason, submitted_us, "
     "started_us, ended_us, attempt, epoch, cancelled, cancel_signal, scheduling, stopping, stopping_us, preemptions, "
     "leaving_attempt, leaving_epoch, gang, ending, failure, failed_pod, failed_starts, first_end_us, saved_us, "
-    "lost_us, elements, array, array_index, parked, gpu_needs, sharers, gpu_fault, waits_since_us, LENGTH(spec), pods";
+    "lost_us, elements, array, array_index, parked, gpu_needs, sharers, gpu_fault, waits_since_us, notify, LENGTH(spec), pods";
 
 constexpr char kArrayColumns[] =
     "arrays.job, arrays.array, waiting, next, held, gated, completed, failed, arrays.cancelled, exit";
@@ -105,6 +106,7 @@ JobRow ReadJob(S& s) {
   job.needs.sharers = static_cast<uint64_t>(s.Int());
   job.gpu_fault = s.Bytes();
   job.waits_since_us = s.Int();
+  (void)job.notify.ParseFromString(s.Bytes());
   job.spec_bytes = static_cast<uint64_t>(s.Int());
   return job;
 }
@@ -215,16 +217,16 @@ Result<uint64_t> SqlStore::InsertJob(const JobRow& job) {
       this,
       "INSERT INTO jobs (user, request_id, home_id, pool, name, spec, milli_cpus, memory_bytes, gpus, gpu_type, "
       "state, reason, submitted_us, started_us, ended_us, attempt, epoch, cancelled, cancel_signal, scheduling, gang, "
-      "elements, array, array_index, gpu_needs, sharers, waits_since_us) VALUES "
-      "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) RETURNING id");
+      "elements, array, array_index, gpu_needs, sharers, waits_since_us, notify) VALUES "
+      "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) RETURNING id");
   const std::string scheduling = job.scheduling.SerializeAsString(), gang = job.gang.SerializeAsString();
-  const std::string gpu_needs = GpuNeeds(job.needs);
+  const std::string gpu_needs = GpuNeeds(job.needs), notify = job.notify.SerializeAsString();
   s.Text(job.user).Text(job.request_id).Blob(job.home_id).Text(job.pool).Text(job.name).Blob(spec);
   s.Int(job.needs.milli_cpus).Int(job.needs.memory_bytes).Int(job.needs.gpus).Text(job.needs.gpu_type);
   s.Int(job.state).Text(job.reason).Int(job.submitted_us).Int(job.started_us).Int(job.ended_us);
   s.Int(job.attempt).Int(static_cast<int64_t>(job.epoch)).Int(job.cancelled).Int(job.cancel_signal).Blob(scheduling);
   s.Blob(gang).Int(job.elements).Int(static_cast<int64_t>(job.array)).Int(job.array_index);
-  s.Blob(gpu_needs).Int(static_cast<int64_t>(job.needs.sharers)).Int(job.waits_since_us);
+  s.Blob(gpu_needs).Int(static_cast<int64_t>(job.needs.sharers)).Int(job.waits_since_us).Blob(notify);
   VRUN_ASSIGN([[maybe_unused]] bool row, s.Step());
   return static_cast<uint64_t>(s.Int());
 }
@@ -235,16 +237,17 @@ Status SqlStore::UpdateJob(const JobRow& job) {
       "UPDATE jobs SET state=?, reason=?, started_us=?, ended_us=?, attempt=?, epoch=?, cancelled=?, cancel_signal=?, "
       "stopping=?, stopping_us=?, preemptions=?, leaving_attempt=?, leaving_epoch=?, ending=?, failure=?, "
       "failed_pod=?, failed_starts=?, first_end_us=?, saved_us=?, lost_us=?, scheduling=?, pods=?, parked=?, "
-      "gpu_fault=?, waits_since_us=? "
+      "gpu_fault=?, waits_since_us=?, notify=? "
       "WHERE id=?");
-  const std::string scheduling = job.scheduling.SerializeAsString();
+  const std::string scheduling = job.scheduling.SerializeAsString(), notify = job.notify.SerializeAsString();
   s.Int(job.state).Text(job.reason).Int(job.started_us).Int(job.ended_us).Int(job.attempt);
   s.Int(static_cast<int64_t>(job.epoch)).Int(job.cancelled).Int(job.cancel_signal);
   s.Text(job.stopping).Int(job.stopping_us).Int(job.preemptions).Int(job.leaving.attempt);
   s.Int(static_cast<int64_t>(job.leaving.epoch)).Int(static_cast<int64_t>(job.ending)).Text(job.failure);
   s.Int(job.failed_pod).Int(job.failed_starts).Int(job.first_end_us);
   s.Int(job.saved_us).Int(job.lost_us).Blob(scheduling).Int(static_cast<int64_t>(job.pods.size()));
-  s.Int(job.parked).Text(job.gpu_fault).Int(job.waits_since_us).Int(static_cast<int64_t>(job.id));
+  s.Int(job.parked).Text(job.gpu_fault).Int(job.waits_since_us).Blob(notify);
+  s.Int(static_cast<int64_t>(job.id));
   VRUN_TRY(s.Run());
   return job.ended_us != 0 && job.array == 0 ? DropEnvironment(job) : Status();
 }
@@ -609,9 +612,12 @@ Result<std::vector<std::string>> SqlStore::Journal() {
 }
 
 Result<uint64_t> SqlStore::LastEpoch() {
+  // Of attempts that are no longer kept, and after a restore (backup/) of those that were given since the backup.
+  VRUN_ASSIGN(const int64_t kept, NumberNote("last-epoch"));
+  VRUN_ASSIGN(const int64_t restored, NumberNote("epoch-floor"));
   Statement s(this, "SELECT coalesce(max(epoch), 0) FROM attempts");
   VRUN_ASSIGN([[maybe_unused]] bool row, s.Step());
-  return static_cast<uint64_t>(s.Int());
+  return static_cast<uint64_t>(std::max({s.Int(), kept, restored}));
 }
 
 }  // namespace vrun::control

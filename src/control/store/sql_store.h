@@ -32,6 +32,11 @@ class SqlStore : public Store {
   Status DropMaintenance(const std::string& name) override;
   Status AddInterval(const Holder& holder, const IntervalRow& interval) override;
   Status PutAccountingClock(const AccountingClock& clock) override;
+  Status PutDay(const Holder& holder, const DayRow& day) override;
+  Status DropJob(uint64_t id) override;
+  Result<uint64_t> AddMessage(const std::string& message) override;
+  Status DropMessage(uint64_t number) override;
+  Status PutNote(const std::string& name, const std::string& value) override;
   Status AppendJournal(const std::string& row) override;
   Status ClearJournal() override;
   Result<std::optional<uint64_t>> FindRequest(const std::string& user, const std::string& request_id) override;
@@ -57,6 +62,12 @@ class SqlStore : public Store {
   Result<int64_t> LastInterval() override;
   Result<std::optional<AccountingClock>> GetAccountingClock() override;
   Result<std::string> NameOfJob(uint64_t id) override;
+  Status ReadDays(int64_t from, int64_t to, const std::function<void(const Holder&, const DayRow&)>& each) override;
+  Result<std::string> GetDay(const Holder& holder, int64_t day) override;
+  Result<std::vector<OldJob>> OldJobs(int64_t ended_before, const OldJob& after, int limit) override;
+  Result<bool> HasElements(uint64_t array) override;
+  Result<std::vector<std::pair<uint64_t, std::string>>> Messages() override;
+  Result<std::string> GetNote(const std::string& name) override;
 
  protected:
   // The schema is there and of this version.
@@ -77,6 +88,9 @@ class SqlStore : public Store {
   Result<std::vector<ArrayRow>> ReadArrays(Statement& statement);
   Result<int64_t> IdOf(const Holder& holder);  // makes it
   Result<std::map<int64_t, Holder>> Holders();
+  Result<int64_t> NumberNote(const std::string& name);  // 0: there is none
+  // Keeps what is asked of all attempts and intervals, and would change without those of this job.
+  Status KeepExtremes(uint64_t job);
   Error Fail(Error error);  // stores the first error of a transaction
 
   const std::unique_ptr<sql::Database> database_;

@@ -4,11 +4,14 @@
 #include <fcntl.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <map>
 #include <string_view>
 
 #include "base/escape.h"
+#include "base/files.h"
+#include "base/io/file_lock.h"
 #include "base/unique_fd.h"
 #include "control/store/sql.h"
 
@@ -131,6 +134,15 @@ CREATE TABLE intervals (
   waited_us INTEGER NOT NULL, UNIQUE (job, attempt, pod, start_us));
 CREATE INDEX intervals_end ON intervals (end_us, start_us);
 CREATE INDEX intervals_start ON intervals (start_us);
+)",
+    // Messages, and what is left of jobs that were removed: a serialized DaySums for each day and holder.
+    R"(
+ALTER TABLE jobs ADD COLUMN notify BLOB NOT NULL DEFAULT x'';
+CREATE INDEX jobs_by_end ON jobs (ended_us, id);
+CREATE TABLE messages (id INTEGER PRIMARY KEY AUTOINCREMENT, message BLOB NOT NULL);
+CREATE TABLE days (
+  day_us INTEGER NOT NULL, holder INTEGER NOT NULL REFERENCES holders (id), sums BLOB NOT NULL,
+  PRIMARY KEY (day_us, holder)) WITHOUT ROWID;
 )"};
 constexpr int kSchemaVersion = static_cast<int>(std::size(kMigrations));
 
@@ -251,6 +263,10 @@ class SqliteStore::Connection : public sql::Database {
     // Some errors have already ended the transaction.
     if (sqlite3_get_autocommit(handle) == 0) (void)sqlite3_exec(handle, "ROLLBACK", nullptr, nullptr, nullptr);
   }
+  Status Run(const std::string& statements) override {
+    const int code = sqlite3_exec(handle, statements.c_str(), nullptr, nullptr, nullptr);
+    return code == SQLITE_OK ? Status() : SqliteError(handle, code, "state database");
+  }
   Status Migrate();
 
   sqlite3* handle = nullptr;
@@ -259,12 +275,15 @@ class SqliteStore::Connection : public sql::Database {
   std::map<std::string, std::unique_ptr<SqlitePrepared>, std::less<>> statements_;  // prepared once
 };
 
-SqliteStore::SqliteStore(Connection* connection)
-    : SqlStore(std::unique_ptr<sql::Database>(connection)), connection_(connection) {}
+SqliteStore::SqliteStore(Connection* connection, UniqueFd lock)
+    : SqlStore(std::unique_ptr<sql::Database>(connection)), lock_(std::move(lock)), connection_(connection) {}
 
 Result<std::unique_ptr<SqliteStore>> SqliteStore::Open(const std::string& path) {
   auto database = std::make_unique<Connection>();
   const std::string what = "state database " + Escape(path);
+  Result<UniqueFd> lock = LockFile(path + ".lock");
+  if (!lock && lock.error().code() == Code::kExists) return Error(Code::kExists, what + ": another process uses it");
+  if (!lock) return std::move(lock).error().With(what);
   // SQLite gives its other files the mode of this one.
   if (const UniqueFd made(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)); made) {
     static_cast<void>(::fchmod(made.get(), 0600));
@@ -274,15 +293,14 @@ Result<std::unique_ptr<SqliteStore>> SqliteStore::Open(const std::string& path) 
                              nullptr);
   if (code != SQLITE_OK) return SqliteError(database->handle, code, what);
   sqlite3_busy_timeout(database->handle, 2000);
-  // EXCLUSIVE: one owner, and the index of the WAL is in memory instead of in a mapped file. FULL: every commit does an
-  // fsync.
-  for (const char* pragma : {"PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL",
-                             "PRAGMA wal_autocheckpoint=2000", "PRAGMA foreign_keys=ON", "PRAGMA secure_delete=ON"}) {
+  // FULL: every commit does an fsync.
+  for (const char* pragma : {"PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "PRAGMA wal_autocheckpoint=2000",
+                             "PRAGMA foreign_keys=ON", "PRAGMA secure_delete=ON"}) {
     code = sqlite3_exec(database->handle, pragma, nullptr, nullptr, nullptr);
     if (code != SQLITE_OK) return SqliteError(database->handle, code, what);
   }
   if (auto migrated = database->Migrate(); !migrated) return migrated.error().With(what);
-  std::unique_ptr<SqliteStore> store(new SqliteStore(database.release()));
+  std::unique_ptr<SqliteStore> store(new SqliteStore(database.release(), *std::move(lock)));
   const Result<bool> sealed = store->OpenKey(path + ".key");
   if (!sealed) return sealed.error().With(what);
   // Earlier versions did not overwrite what they deleted.
@@ -316,6 +334,36 @@ Status SqliteStore::Connection::Migrate() {
       return error;
     }
   }
+  return {};
+}
+
+sql::Schema SqliteSchema() { return {1, kMigrations}; }
+
+Result<std::unique_ptr<sql::Database>> OpenSqlite(const std::string& path, bool make) {
+  const std::string what = "state database " + Escape(path);
+  auto database = std::make_unique<SqliteStore::Connection>();
+  if (make) {
+    VRUN_ASSIGN([[maybe_unused]] const UniqueFd made, OpenFile(path, O_RDWR | O_CREAT | O_EXCL, 0600));
+  } else if (!PathExists(path)) {
+    return Error(Code::kNotFound, what + ": there is none");
+  }
+  // Not read-only: after a crash the WAL must be looked through, and its index is a file.
+  const int code = sqlite3_open_v2(path.c_str(), &database->handle,
+                                   SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, nullptr);
+  if (code != SQLITE_OK) return SqliteError(database->handle, code, what);
+  sqlite3_busy_timeout(database->handle, 10'000);
+  // One that is made is of use only when it is whole.
+  const Status set = database->Run(make ? "PRAGMA journal_mode=MEMORY; PRAGMA synchronous=OFF; PRAGMA foreign_keys=OFF"
+                                        : "PRAGMA query_only=ON");
+  if (!set) return set.error().With(what);
+  return std::unique_ptr<sql::Database>(std::move(database));
+}
+
+Status FinishSqlite(std::unique_ptr<sql::Database> database, const std::string& path) {
+  VRUN_TRY(database->Run("PRAGMA journal_mode=WAL; PRAGMA wal_checkpoint(TRUNCATE)"));
+  database.reset();
+  VRUN_ASSIGN(const UniqueFd file, OpenFile(path, O_RDWR));
+  if (::fsync(file.get()) != 0) return ErrnoError("fsync " + Escape(path));
   return {};
 }
 

@@ -19,6 +19,7 @@
 #include "control/store/positions.h"
 #include "proto/common.pb.h"
 #include "proto/local.pb.h"
+#include "proto/notify.pb.h"
 
 namespace vrun::control {
 
@@ -128,6 +129,7 @@ struct JobRow {
   bool parked = false;
   // Since when it has waited for its present or next attempt, on the clock of the accounting; 0: that was accounted.
   int64_t waits_since_us = 0;
+  v1::JobNotify notify;  // without `who`: nobody is told
 };
 
 // The elements of an array. Those that are jobs have rows of their own.
@@ -203,6 +205,21 @@ struct IntervalRow {
   int64_t waited_us = -1;  // how long the attempt had waited; -1: it does not begin here
 };
 
+// What a holder had on one day, of jobs that were removed.
+struct DayRow {
+  int64_t day_us = 0;  // its beginning
+  std::string sums;    // serialized DaySums
+};
+
+// An ended job that may be removed.
+struct OldJob {
+  uint64_t id = 0;
+  int64_t ended_us = 0;
+  uint64_t array = 0;          // of which it is an element
+  int64_t array_ended_us = 0;  // 0: it has not, or there is none
+  bool is_array = false;
+};
+
 // Where the clock of the accounting stood.
 struct AccountingClock {
   std::string boot_id;    // of the host
@@ -267,6 +284,15 @@ class Store {
   // earlier intervals of the pod have of them is taken off.
   virtual Status AddInterval(const Holder& holder, const IntervalRow& interval) = 0;
   virtual Status PutAccountingClock(const AccountingClock& clock) = 0;
+  // Sets what the holder had on this day.
+  virtual Status PutDay(const Holder& holder, const DayRow& day) = 0;
+  // With its attempts, pods and intervals. Of an array: after all of its elements.
+  virtual Status DropJob(uint64_t id) = 0;
+  // A message that waits for its delivery. Returns its number, never used before.
+  virtual Result<uint64_t> AddMessage(const std::string& message) = 0;
+  virtual Status DropMessage(uint64_t number) = 0;
+  // A small value that survives under this name.
+  virtual Status PutNote(const std::string& name, const std::string& value) = 0;
   // The scheduler's journal: rows in order; a new journal replaces the old.
   virtual Status AppendJournal(const std::string& row) = 0;
   virtual Status ClearJournal() = 0;
@@ -298,10 +324,19 @@ class Store {
                                const std::function<void(const Holder&, const IntervalRow&)>& each) = 0;
   virtual Result<std::vector<std::pair<Holder, IntervalRow>>> IntervalsOf(
       uint64_t job) = 0;                        // of an array: of its elements; in order of starts
+  // Also of those that were dropped with their jobs.
   virtual Result<int64_t> FirstInterval() = 0;  // when the first one started; 0: there is none
   virtual Result<int64_t> LastInterval() = 0;   // when the last one ended
   virtual Result<std::optional<AccountingClock>> GetAccountingClock() = 0;
   virtual Result<std::string> NameOfJob(uint64_t id) = 0;  // "": there is no such job
+  // Days that have something of [from, to). A holder stays where it is until the call returns.
+  virtual Status ReadDays(int64_t from, int64_t to, const std::function<void(const Holder&, const DayRow&)>& each) = 0;
+  virtual Result<std::string> GetDay(const Holder& holder, int64_t day) = 0;  // "": there is none
+  // Jobs that ended before this, in order of their ends and ids, after the one at `after`.
+  virtual Result<std::vector<OldJob>> OldJobs(int64_t ended_before, const OldJob& after, int limit) = 0;
+  virtual Result<bool> HasElements(uint64_t array) = 0;
+  virtual Result<std::vector<std::pair<uint64_t, std::string>>> Messages() = 0;  // in order of numbers
+  virtual Result<std::string> GetNote(const std::string& name) = 0;              // "": there is none
 };
 
 }  // namespace vrun::control

@@ -515,5 +515,47 @@ TEST_F(SqliteStoreTest, RubbishIsNotADatabase) {
   EXPECT_EQ(SqliteStore::Open(directory_.path() + "/rubbish.db").error().code(), Code::kCorrupt);
 }
 
+TEST_P(StoreTest, OldJobsGoWithAllOfTheirRowsAndDaysAndMessagesStay) {
+  JobRow row = Row("anna", "old");
+  row.notify.mutable_who()->set_mail("a@b");
+  const uint64_t id = Insert(row);
+  const Holder holder{"anna", "lab", "", "local", "h100"};
+  ASSERT_TRUE(store_->Begin());
+  JobRow job = **store_->GetJob(id);
+  EXPECT_EQ(job.notify.who().mail(), "a@b");
+  job.ended_us = 100;
+  job.state = v1::COMPLETED;
+  ASSERT_TRUE(store_->UpdateJob(job));
+  ASSERT_TRUE(store_->PutAttempt({id, 1, 77, v1::COMPLETED, 1, 2}));
+  IntervalRow interval;
+  interval.job = id;
+  interval.start_us = 40;
+  interval.end_us = 90;
+  ASSERT_TRUE(store_->AddInterval(holder, interval));
+  EXPECT_TRUE(store_->OldJobs(100, {}, 10)->empty());
+  const auto old = store_->OldJobs(101, {}, 10);
+  ASSERT_EQ(old->size(), 1u);
+  EXPECT_TRUE(store_->OldJobs(101, (*old)[0], 10)->empty());
+  ASSERT_TRUE(store_->PutDay(holder, {0, "one"}));
+  ASSERT_TRUE(store_->PutDay(holder, {0, "two"}));
+  ASSERT_TRUE(store_->DropJob(id));
+  const uint64_t first = *store_->AddMessage("m1"), second = *store_->AddMessage(std::string("m\0", 2));
+  EXPECT_LT(first, second);
+  ASSERT_TRUE(store_->DropMessage(first));
+  ASSERT_TRUE(store_->PutNote("n", "v"));
+  ASSERT_TRUE(store_->Commit());
+  Open();
+  EXPECT_FALSE(store_->GetJob(id)->has_value());
+  EXPECT_TRUE(store_->Attempts(id)->empty());
+  EXPECT_TRUE(store_->IntervalsOf(id)->empty());
+  EXPECT_EQ(*store_->LastEpoch(), 77u);
+  EXPECT_EQ(*store_->FirstInterval(), 40);
+  EXPECT_EQ(*store_->LastInterval(), 90);
+  EXPECT_EQ(*store_->GetDay(holder, 0), "two");
+  ASSERT_EQ(store_->Messages()->size(), 1u);
+  EXPECT_EQ((*store_->Messages())[0], std::pair(second, std::string("m\0", 2)));
+  EXPECT_EQ(*store_->GetNote("n"), "v");
+}
+
 }  // namespace
 }  // namespace vrun::control

@@ -8,6 +8,7 @@
 #include "base/hash/digest.h"
 #include "home/ahead/trace.h"
 #include "proto/common.pb.h"
+#include "telemetry/trace_context.h"
 
 namespace vrun::home {
 namespace {
@@ -351,7 +352,9 @@ v1::Command TracedPart(const v1::Command& command) {
   part.set_directory(command.directory());
   for (const std::string& variable : command.environment()) {
     const std::string_view name = std::string_view(variable).substr(0, variable.find('='));
-    if (std::find(kSearchPaths.begin(), kSearchPaths.end(), name) != kSearchPaths.end()) part.add_environment(variable);
+    const bool searched = std::find(kSearchPaths.begin(), kSearchPaths.end(), name) != kSearchPaths.end();
+    // The other one is not used here, but by a home that takes the job up (JobRun::Plan::trace_parent).
+    if (searched || name == telemetry::kTraceParent) part.add_environment(variable);
   }
   return part;
 }

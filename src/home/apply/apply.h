@@ -145,6 +145,8 @@ class Applier {
                    const std::function<int(int directory, const char* name)>& make);
   Status MakeDirectory(const vrun::v1::WriteBack& message);
   Status MakeHardLink(const vrun::v1::WriteBack& message);
+  Status LinkAs(const Place& source, const struct stat& source_st, const Place& place, const std::string& temporary);
+  Status CopyAs(const Place& source, const Place& place, const std::string& temporary);
   Status Remove(const vrun::v1::WriteBack& message);
   Status Rename(const vrun::v1::WriteBack& message);
   Status SetMeta(const vrun::v1::WriteBack& message);

@@ -2,12 +2,16 @@
 #include "home/apply/apply_context.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include "base/escape.h"
 #include "base/files.h"
 #include "home/scope/write_scope.h"
 
 namespace vrun::home {
+namespace {
+constexpr size_t kMostWanted = 4096;
+}  // namespace
 
 Status ApplyContext::MakeTemporaryFile(IncomingFile* file) const {
   file->temporary = TemporaryName(file->sequence);
@@ -24,12 +28,64 @@ Status ApplyContext::FinishMeta(const Place& place, const std::string& name, con
   if (!fd) return fd.error();
   VRUN_ASSIGN(const auto before, LstatAt(place.parent.get(), place.name));
   std::string left_out;
-  const auto rules = options.rules ? options.rules() : nullptr;
-  const JobWrites allowed = rules ? rules->writes() : JobWrites::kPlain;
-  const v1::Meta permitted = Permitted(KeepOwners(meta, before), allowed, fd->get(), before, &left_out);
+  const v1::Meta wanted = KeepOwners(meta, before);
+  const v1::Meta permitted =
+      Permitted(wanted, allowed(), paths.owners(), {fd->get(), place.parent.get(), before}, &left_out);
   Status status = SetFileMeta(fd->get(), permitted, use, &left_out);
   if (!status) return std::move(status).error().With(Escape(place.path));
   if (!left_out.empty()) paths.NoticeLeftOut(place.path, left_out);
+  if (permitted.uid() == wanted.uid() && permitted.gid() == wanted.gid()) return {};
+  struct stat now {};
+  if (::fstat(fd->get(), &now) == 0) {
+    if (wanted_owners_.size() >= kMostWanted) wanted_owners_.clear();
+    wanted_owners_[now.st_ino] = {wanted.uid(), wanted.gid()};
+  }
+  paths.NoticeOwner(place.path, wanted.uid(), wanted.gid());
+  return {};
+}
+
+JobWrites ApplyContext::allowed() const {
+  const auto rules = options.rules ? options.rules() : nullptr;
+  return rules ? rules->writes() : JobWrites::kPlain;
+}
+
+bool ApplyContext::MayBring(const struct stat& file, int directory) const {
+  return vrun::home::MayBring(file, allowed(), paths.owners(), directory);
+}
+
+Status ApplyContext::LeaveForeignOwner(const std::string& asked, const struct stat& moved,
+                                       const std::optional<struct stat>& replaced) {
+  if (::geteuid() != 0 || allowed() == JobWrites::kAny) return {};
+  const auto wanted = wanted_owners_.find(moved.st_ino);
+  const bool gets = wanted != wanted_owners_.end() && replaced && replaced->st_uid == wanted->second.first;
+  if (!gets && moved.st_uid == ::geteuid()) return {};
+  VRUN_ASSIGN(const auto place, paths.Find(asked));
+  if (!place) return {};
+  const auto fd = OpenName(place->parent.get(), place->name);
+  struct stat now {};
+  if (!fd || ::fstat(fd->get(), &now) != 0 || now.st_ino != moved.st_ino) return {};
+  if (gets) {
+    const gid_t gid = replaced->st_gid == wanted->second.second ? replaced->st_gid : static_cast<gid_t>(-1);
+    (void)::fchownat(fd->get(), "", wanted->second.first, gid, AT_EMPTY_PATH);
+    wanted_owners_.erase(wanted);
+    return {};
+  }
+  if (replaced && replaced->st_uid == now.st_uid) return {};
+  if (MayBring(now, place->parent.get())) return {};
+  if (::fchownat(fd->get(), "", ::geteuid(), ::getegid(), AT_EMPTY_PATH) != 0) {
+    return ErrnoError("take " + Escape(place->path));
+  }
+  paths.NoticeOwner(place->path, now.st_uid, now.st_gid);
+  return {};
+}
+
+Status ApplyContext::TakeCopy(const Place& place, const std::string& name) {
+  VRUN_ASSIGN(const auto st, LstatAt(place.parent.get(), name));
+  if (!st || MayBring(*st, place.parent.get())) return {};
+  if (::fchownat(place.parent.get(), name.c_str(), ::geteuid(), ::getegid(), AT_SYMLINK_NOFOLLOW) != 0) {
+    return ErrnoError("take " + Escape(place.path));
+  }
+  paths.NoticeOwner(place.path, st->st_uid, st->st_gid);
   return {};
 }
 

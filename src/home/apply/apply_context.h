@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "home/apply/apply_flush.h"
 #include "home/apply/apply_journal.h"
 #include "home/apply/apply_paths.h"
+#include "home/root/deny_list.h"
 #include "home/root/file_meta.h"
 #include "home/root/safe_root.h"
 
@@ -55,6 +57,13 @@ struct ApplyContext {
   // The name is (in the case of `name`: will be) that of `place`. A file that home has removed meanwhile is not an
   // error.
   Status FinishMeta(const Place& place, const std::string& name, const v1::Meta& meta, MetaFor use);
+  // Before a file of home comes into another directory, by a link or a move: whether it may come as it is.
+  bool MayBring(const struct stat& file, int directory) const;
+  // After a move that brought `moved` to this path: it belongs to whom it may there. `replaced`: what was there.
+  Status LeaveForeignOwner(const std::string& asked, const struct stat& moved,
+                           const std::optional<struct stat>& replaced);
+  // The copy of a file, under a name in this directory, belongs to this user.
+  Status TakeCopy(const Place& place, const std::string& name);
   // The operation changed this name; `file`: its new content, if any.
   void Touched(const Place& place, UniqueFd file = UniqueFd());
   // Holds a file with several names, before an operation that takes one of them or changes its ctime.
@@ -70,6 +79,12 @@ struct ApplyContext {
   const std::string prefix;  // of temporary names of this job, also of the node's
   uint64_t sequence = 0;     // the last complete one
   std::vector<v1::Applied> applied;
+
+ private:
+  JobWrites allowed() const;
+  // Editors and rsync give a file its owner first and then the name of the file that it replaces, whose owner it may
+  // have. By inode; those that were left out lately.
+  std::map<ino_t, std::pair<uid_t, gid_t>> wanted_owners_;
 };
 
 }  // namespace vrun::home

@@ -90,15 +90,12 @@ Status Applier::MakeHardLink(const WriteBack& message) {
   const std::string temporary = context_->TemporaryName(message.sequence());
   UniqueFd held;
   if (auto fd = OpenName(source->parent.get(), source->name)) held = *std::move(fd);
-  const Status linked = MakeTemporaryName(parent, temporary, place.path, [&] {
-    return ::linkat(source->parent.get(), source->name.c_str(), parent, temporary.c_str(), 0);
-  });
+  const Status linked = LinkAs(*source, *source_st, place, temporary);
   if (!linked) {
     const int error = linked.error().error_number();
     if (error != EXDEV && error != EMLINK && error != EPERM) return linked;
     // Another file system, or somebody else's file: copy instead.
-    VRUN_TRY(CopyTree(source->parent.get(), source->name, parent, temporary));
-    context_->flush.TouchedMuch(parent);
+    VRUN_TRY(CopyAs(*source, place, temporary));
   }
   if (Status status = policy_->Install(temporary, nullptr, BaseOf(message), &place); !status) {
     (void)RemoveName(parent, temporary);
@@ -108,6 +105,24 @@ Status Applier::MakeHardLink(const WriteBack& message) {
   context_->Touched(place);
   policy_->Linked(place, message.sequence(), held, *source_st, !linked);
   return {};
+}
+
+// EPERM: a file of somebody who could not be given one there.
+Status Applier::LinkAs(const Place& source, const struct stat& source_st, const Place& place,
+                       const std::string& temporary) {
+  const int parent = place.parent.get();
+  if (!context_->MayBring(source_st, parent)) return ErrnoError(EPERM, "link " + Escape(place.path));
+  return MakeTemporaryName(parent, temporary, place.path, [&] {
+    return ::linkat(source.parent.get(), source.name.c_str(), parent, temporary.c_str(), 0);
+  });
+}
+
+Status Applier::CopyAs(const Place& source, const Place& place, const std::string& temporary) {
+  const int parent = place.parent.get();
+  VRUN_TRY(RemoveTree(NamePath(parent, temporary)));
+  VRUN_TRY(CopyTree(source.parent.get(), source.name, parent, temporary));
+  context_->flush.TouchedMuch(parent);
+  return context_->TakeCopy(place, temporary);
 }
 
 Status Applier::Remove(const WriteBack& message) {
@@ -150,7 +165,19 @@ Status Applier::Rename(const WriteBack& message) {
   if (from) {
     VRUN_ASSIGN(source_st, LstatAt(from->parent.get(), from->name));
   }
-  return policy_->Rename(message, from, source_st, std::move(to));
+  VRUN_ASSIGN(const auto target_st, LstatAt(to.parent.get(), to.name));
+  const auto several = [&](const std::optional<struct stat>& st, int directory) {
+    return st && !S_ISDIR(st->st_mode) && st->st_nlink > 1 && !context_->MayBring(*st, directory);
+  };
+  const bool exchange = message.rename().exchange() && from;
+  if (several(source_st, to.parent.get()) || (exchange && several(target_st, from->parent.get()))) {
+    return Error(Code::kDenied,
+                 Escape(source) + ": jobs may not move it: it is another user's and has several names (job_writes)");
+  }
+  VRUN_TRY(policy_->Rename(message, from, source_st, std::move(to)));
+  if (source_st) VRUN_TRY(context_->LeaveForeignOwner(message.path(), *source_st, target_st));
+  if (exchange && target_st) VRUN_TRY(context_->LeaveForeignOwner(source, *target_st, source_st));
+  return {};
 }
 
 Status Applier::SetMeta(const WriteBack& message) {
@@ -272,13 +299,12 @@ Status Applier::MakeClaimed(const WriteBack& message, const Place& place, const 
     case WriteBack::kMakeHardLink: {
       VRUN_ASSIGN(const auto source, context_->paths.Find(message.make_hard_link().existing()));
       if (!source) return ErrnoError(ENOENT, "link " + Escape(place.path));
-      const int from = source->parent.get();
-      const Status linked = MakeTemporaryName(parent, temporary, place.path,
-                                              [&] { return ::linkat(from, source->name.c_str(), parent, name, 0); });
+      VRUN_ASSIGN(const auto source_st, LstatAt(source->parent.get(), source->name));
+      if (!source_st) return ErrnoError(ENOENT, "link " + Escape(place.path));
+      const Status linked = LinkAs(*source, *source_st, place, temporary);
       const int error = linked ? 0 : linked.error().error_number();
       if (error != EXDEV && error != EMLINK && error != EPERM) return linked;
-      context_->flush.TouchedMuch(parent);
-      return CopyTree(from, source->name, parent, temporary);
+      return CopyAs(*source, place, temporary);
     }
     default: break;
   }

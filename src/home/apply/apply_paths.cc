@@ -165,12 +165,34 @@ void ApplyPaths::Notice(const std::string& text) const {
   if (options_->notice) options_->notice(text);
 }
 
+// A live view goes through many jobs: each is told.
+int ApplyPaths::LeftOut(const std::string& attribute) {
+  if (const std::string job = JobShown(); job != told_) {
+    left_out_.clear();
+    told_ = job;
+  }
+  return ++left_out_[attribute];
+}
+
 void ApplyPaths::NoticeLeftOut(const std::string& path, const std::string& attribute) {
   constexpr int kMostTold = 10;
-  const int told = ++left_out_[attribute];
+  const int told = LeftOut(attribute);
   if (told > kMostTold) return;
   Notice(Escape(Shown(path)) + " was written without the attribute " + attribute +
          (told == kMostTold ? "; more such files are not reported" : ""));
+}
+
+void ApplyPaths::NoticeOwner(const std::string& path, uint32_t uid, uint32_t gid) {
+  constexpr const char* kWhy =
+      " (job_writes in config.toml gives nobody's files to others outside of their directories)";
+  const int times = LeftOut("owner");
+  if (times == 1) {
+    return Notice(Escape(Shown(path)) + " was written without the owner " + std::to_string(uid) + ":" +
+                  std::to_string(gid) + kWhy);
+  }
+  for (int64_t told = 10; told <= times; told *= 10) {
+    if (told == times) return Notice("left out: owner of " + std::to_string(times) + " files" + kWhy);
+  }
 }
 
 std::string ApplyPaths::Shown(const std::string& path) const {

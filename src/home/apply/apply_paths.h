@@ -32,7 +32,7 @@ class ApplyPaths {
  public:
   // Options and journal must outlive it.
   ApplyPaths(const ApplyOptions* options, ApplyJournal* journal, SafeRoot root)
-      : options_(options), journal_(journal), root_(std::move(root)), scope_(options->root) {}
+      : options_(options), journal_(journal), root_(std::move(root)), scope_(options->root), owners_(options->root) {}
 
   std::string Actual(const std::string& asked) const;
   // kDenied: no job writes there.
@@ -60,6 +60,9 @@ class ApplyPaths {
   void NoticeChanged(const std::string& path, const std::string& what) const;
   // Reports an attribute that home's file system does not accept; only a few times per attribute.
   void NoticeLeftOut(const std::string& path, const std::string& attribute);
+  // Reports a file that did not get the owner or the group that the job gave it: the first of a job, and then how many.
+  void NoticeOwner(const std::string& path, uint32_t uid, uint32_t gid);
+  const Owners& owners() const { return owners_; }
   // Reports what is (or was) at `aside` under `path`, the path that the job knows.
   void SetAside(const std::string& aside, const std::string& path);
 
@@ -71,8 +74,11 @@ class ApplyPaths {
   SafeRoot root_;
   UsedPlaces used_;
   mutable WriteScope scope_;
+  const Owners owners_;
   std::map<std::string, std::string> aside_;
-  std::map<std::string, int> left_out_;  // attribute -> times reported
+  std::map<std::string, int> left_out_;  // attribute -> times, for the job `told_`
+  std::string told_;
+  int LeftOut(const std::string& attribute);
   std::string Shown(const std::string& path) const;
 };
 

@@ -20,8 +20,8 @@ constexpr size_t kMaxIdleChannels = 4096;
 constexpr int64_t kIdleMicros = 15 * 60 * 1'000'000LL;
 constexpr int64_t kFirstRetryMicros = 50'000;
 constexpr int64_t kLastRetryMicros = 2'000'000;
-// After the last job a node still sends what that has left, such as its trace.
-constexpr int64_t kLingerMicros = 5'000'000;
+// After a job whose end home did not see, its node may still send what it wrote.
+constexpr int64_t kLeftMicros = 60'000'000;
 
 }  // namespace
 
@@ -37,27 +37,26 @@ class NodeLinks::ContentLink {
   ContentLink(NodeLinks* links, std::vector<std::string> addresses) : links_(links), addresses_(std::move(addresses)) {}
   ~ContentLink() {
     links_->loop_->Cancel(retry_);
-    links_->loop_->Cancel(linger_);
+    links_->loop_->Cancel(left_);
     Drop();
   }
 
-  void Add(const Use* use, const v1::Placement& placement) {
-    uses_[use] = placement;
-    links_->loop_->Cancel(std::exchange(linger_, 0));
-    if (core_) core_->session->SetServes(true);
-    if (!core_ && retry_ == 0) Open();
+  void Add(const Use* use, ContentJob job, bool expected) {
+    node_ = job.placement.node();
+    (expected ? expected_ : uses_)[use] = std::move(job);
+    Tell();
+    if (!expected && !core_ && retry_ == 0) Open();
   }
-  void Remove(const Use* use) {
-    uses_.erase(use);
-    if (!uses_.empty() || linger_ != 0) return;
-    linger_ = links_->loop_->After(kLingerMicros, [this] {
-      linger_ = 0;
-      if (core_) core_->session->SetServes(false);
-    });
+  void Remove(const Use* use, bool all_home) {
+    const bool ran = uses_.erase(use) > 0;
+    expected_.erase(use);
+    if (ran && !all_home) left_until_ = MonotonicMicros() + kLeftMicros;
+    Tell();
   }
   uint64_t sent_bytes() const { return sent_before_ + (core_ ? core_->session->sent_bytes() : 0); }
   int64_t shown_micros() const { return std::max(shown_before_, core_ ? core_->session->shown_micros() : 0); }
-  bool idle() const { return uses_.empty() && !core_ && retry_ == 0; }
+  bool idle() const { return uses_.empty() && expected_.empty() && !core_ && retry_ == 0; }
+  const std::string& node() const { return node_; }
   bool connected() const { return core_ != nullptr; }
   const std::vector<std::string>& addresses() const { return addresses_; }
 
@@ -86,12 +85,22 @@ class NodeLinks::ContentLink {
     core_->loop = links_->loop_;
     core_->link = this;
     core_->session = std::make_shared<ContentSession>(links_->content_);
+    core_->session->SetNode(node_);
+    core_->session->OnWithheld([loop = links_->loop_, alive = core_->alive, this](const std::string& path) {
+      loop->Post([this, alive, path] {
+        if (!*alive) return;
+        for (const auto& [use, job] : uses_) {
+          if (job.withheld) job.withheld(path);
+        }
+      });
+    });
+    Tell();
     core_->stream = (*channel)->OpenStream("/vrun.v1.Content/Serve", core_.get());
     // The node sends no request before it has seen Hello.
     core_->session->Start(core_->stream.get());
     v1::ContentReply hello;
     hello.set_last(true);
-    const v1::Placement& placement = uses_.begin()->second;
+    const v1::Placement& placement = uses_.begin()->second.placement;
     hello.mutable_hello()->set_home_id(links_->home_id_);
     hello.mutable_hello()->set_token(placement.token());
     hello.mutable_hello()->set_job(placement.job());
@@ -126,13 +135,38 @@ class NodeLinks::ContentLink {
     delay_ = std::min(delay_ * 2, kLastRetryMicros);
   }
 
+  // What the node may have now.
+  void Tell() {
+    if (!core_) return;
+    Serves serves;
+    for (const auto* jobs : {&uses_, &expected_}) {
+      for (const auto& [use, job] : *jobs) {
+        serves.any = true;
+        serves.all = serves.all || job.serves.all;
+        serves.live = serves.live || job.serves.live;
+        serves.trees.insert(job.serves.trees.begin(), job.serves.trees.end());
+      }
+    }
+    const int64_t left = serves.any ? 0 : left_until_ - MonotonicMicros();
+    core_->session->SetTakesWrites(serves.any || left > 0);
+    core_->session->SetServes(std::move(serves));
+    links_->loop_->Cancel(std::exchange(left_, 0));
+    if (left <= 0) return;
+    left_ = links_->loop_->After(left, [this] {
+      left_ = 0;
+      Tell();
+    });
+  }
+
   NodeLinks* const links_;
   const std::vector<std::string> addresses_;
+  std::string node_;
   size_t next_ = 0;
-  std::map<const Use*, v1::Placement> uses_;
+  std::map<const Use*, ContentJob> uses_, expected_;
   std::unique_ptr<Core> core_;
   EventLoop::TimerId retry_ = 0;
-  EventLoop::TimerId linger_ = 0;  // then nothing is served until there is another job
+  EventLoop::TimerId left_ = 0;  // then no writes are taken until there is another job
+  int64_t left_until_ = 0;       // monotonic
   int64_t delay_ = kFirstRetryMicros;
   int64_t opened_us_ = 0;
   uint64_t sent_before_ = 0;  // by earlier streams
@@ -145,9 +179,10 @@ class NodeLinks::Use : public NodeLinks::ContentUse {
   ~Use() override {
     auto it = links_->content_links_.find(key_);
     if (it == links_->content_links_.end()) return;
-    it->second->Remove(this);
+    it->second->Remove(this, all_home_);
     if (it->second->idle()) links_->content_links_.erase(it);
   }
+  void AllHome() override { all_home_ = true; }
   uint64_t sent_bytes() const override { return Sent() - sent_at_start_; }
   bool connected() const override {
     const auto it = links_->content_links_.find(key_);
@@ -166,6 +201,7 @@ class NodeLinks::Use : public NodeLinks::ContentUse {
   NodeLinks* const links_;
   const std::string key_;
   const uint64_t sent_at_start_;
+  bool all_home_ = false;
 };
 
 NodeLinks::NodeLinks(EventLoop* loop, ContentServer* content, std::string home_id, std::string role)
@@ -267,15 +303,25 @@ Result<std::unique_ptr<SnapshotStream>> NodeLinks::OpenSnapshots(const std::stri
 }
 
 std::unique_ptr<NodeLinks::ContentUse> NodeLinks::UseContent(const std::vector<std::string>& addresses,
-                                                             const v1::Placement& placement) {
+                                                             ContentJob job) {
   if (addresses.empty()) return nullptr;
   std::string key;
   for (const std::string& address : addresses) key += address + "\n";
   auto& link = content_links_[key];
   if (!link) link = std::make_unique<ContentLink>(this, addresses);
   auto use = std::make_unique<Use>(this, key);
-  link->Add(use.get(), placement);
+  link->Add(use.get(), std::move(job), /*expected=*/false);
   return use;
+}
+
+std::unique_ptr<NodeLinks::ContentUse> NodeLinks::ExpectContent(ContentJob job) {
+  for (const auto& [key, link] : content_links_) {
+    if (!link->connected() || link->node() != job.placement.node()) continue;
+    auto use = std::make_unique<Use>(this, key);
+    link->Add(use.get(), std::move(job), /*expected=*/true);
+    return use;
+  }
+  return nullptr;
 }
 
 }  // namespace vrun::home

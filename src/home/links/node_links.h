@@ -11,6 +11,7 @@
 #include "base/io/event_loop.h"
 #include "base/result.h"
 #include "home/links/message_stream.h"
+#include "home/serve/requests/content_session.h"
 #include "proto/cache.pb.h"
 #include "proto/content.pb.h"
 #include "proto/control.pb.h"
@@ -53,19 +54,33 @@ class NodeLinks {
   // The same for /vrun.v1.Snapshots/Ask: to the snapshot store, not to a node.
   Result<std::unique_ptr<SnapshotStream>> OpenSnapshots(const std::string& address, SnapshotStream::Events events);
 
-  // While held, a content stream to the file system server at `addresses` is reopened when it breaks. A working stream
-  // stays open even without a job, so that the node remains a peer of others. But some seconds after the last job
-  // nothing is served on it, until there is another one.
+  // What a job needs at its node.
+  struct ContentJob {
+    v1::Placement placement;
+    // Of home's root (Serves). By default every tree: for servers that have nothing else.
+    Serves serves{.any = true, .all = true, .live = true, .trees = {}};
+    // A file was refused to the node as private. Called on the loop while the use is held.
+    std::function<void(const std::string& path)> withheld = nullptr;
+  };
+  // While held, a content stream to the file system server at `addresses` is reopened when it breaks, and the node gets
+  // what this job has. A working stream stays open even without a job, so that the node remains a peer of others, but
+  // nothing is served on it until there is another one. docs/decisions/0060.
   class ContentUse {
    public:
     virtual ~ContentUse() = default;
+    // The job is over, and home has all that it wrote: with the last such use writes are taken no more. After one
+    // without this call they are taken for a minute, because they may be what is left.
+    virtual void AllHome() {}
     // Bytes sent to that file system server since this use began, for all jobs.
     virtual uint64_t sent_bytes() const = 0;
     virtual bool connected() const = 0;
     // As ContentSession::shown_micros, over all streams to that server.
     virtual int64_t shown_micros() const = 0;
   };
-  std::unique_ptr<ContentUse> UseContent(const std::vector<std::string>& addresses, const v1::Placement& placement);
+  std::unique_ptr<ContentUse> UseContent(const std::vector<std::string>& addresses, ContentJob job);
+  // A job is about to run at a node, whose file system server may ask at once, on a stream that it has already. Null:
+  // there is none.
+  std::unique_ptr<ContentUse> ExpectContent(ContentJob job);
 
  private:
   class ContentLink;

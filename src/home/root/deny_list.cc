@@ -9,6 +9,7 @@
 #include <climits>
 #include <cstdlib>
 
+#include "base/escape.h"
 #include "home/root/secrets/own_list.h"
 #include "tree/rules.h"
 #include "tree/scan/mounts.h"
@@ -137,7 +138,38 @@ void AddUnique(std::vector<std::string>* list, std::string item) {
   if (std::find(list->begin(), list->end(), item) == list->end()) list->push_back(std::move(item));
 }
 
+// Calls each(path, st) for the regular files at these paths, and, if wanted, for those below the directories among
+// them.
+void ForEachIn(const std::string& root, const std::vector<std::string>& paths, bool directories,
+               const std::function<void(const std::string& path, const struct stat& st)>& each) {
+  for (const std::string& path : paths) {
+    struct stat st;
+    const std::string top = OnHost(root, path);
+    if (::lstat(top.c_str(), &st) != 0) continue;
+    if (S_ISREG(st.st_mode)) each(top, st);
+    if (!directories || !S_ISDIR(st.st_mode)) continue;
+    int left = kMostLooked;
+    std::vector<std::string> level = {top};
+    while (!level.empty() && left > 0) {
+      const std::string directory = std::move(level.back());
+      level.pop_back();
+      for (const std::string& name : ListNames(directory)) {
+        std::string child = JoinPath(directory, name);
+        if (--left < 0 || ::lstat(child.c_str(), &st) != 0) continue;
+        if (S_ISREG(st.st_mode)) each(child, st);
+        if (S_ISDIR(st.st_mode)) level.push_back(std::move(child));
+      }
+    }
+  }
+}
+
+constexpr std::string_view kPrivate = ": a private key or credential: not served (see --expose)";
+
 }  // namespace
+
+Error PrivateFile(std::string_view path) { return Error(Code::kDenied, Escape(path) + std::string(kPrivate)); }
+
+bool IsPrivateFile(const Error& error) { return error.code() == Code::kDenied && error.message().ends_with(kPrivate); }
 
 bool DenyRules::DeniedByPattern(std::string_view path, std::string_view* denied) const {
   auto at_home = [&](std::string_view home) {
@@ -277,29 +309,15 @@ std::vector<std::string> DenyRules::Hidden(const std::vector<std::string>& expos
 
 std::vector<FileId> DenyRules::Linked() const {
   std::vector<FileId> linked;
-  const auto note = [&](const struct stat& st) {
-    if (S_ISREG(st.st_mode) && st.st_nlink > 1) linked.push_back({st.st_dev, st.st_ino});
-  };
-  for (const std::string& path : hidden_) {
-    struct stat st;
-    const std::string top = OnHost(root_, path);
-    if (::lstat(top.c_str(), &st) != 0) continue;
-    note(st);
-    if (!S_ISDIR(st.st_mode)) continue;
-    int left = kMostLooked;
-    std::vector<std::string> level = {top};
-    while (!level.empty() && left > 0) {
-      const std::string directory = std::move(level.back());
-      level.pop_back();
-      for (const std::string& name : ListNames(directory)) {
-        std::string child = JoinPath(directory, name);
-        if (--left < 0 || ::lstat(child.c_str(), &st) != 0) continue;
-        note(st);
-        if (S_ISDIR(st.st_mode)) level.push_back(std::move(child));
-      }
-    }
-  }
+  ForEachIn(root_, hidden_, /*directories=*/true, [&](const std::string&, const struct stat& st) {
+    if (st.st_nlink > 1) linked.push_back({st.st_dev, st.st_ino});
+  });
   return linked;
+}
+
+void DenyRules::ForEachPrivate(bool directories,
+                               const std::function<void(const std::string& path, const struct stat& st)>& each) const {
+  ForEachIn(root_, built_in_, directories, each);
 }
 
 DenyList::DenyList(Options options)
@@ -384,14 +402,18 @@ std::shared_ptr<const DenyRules> DenyList::Current() const {
       if (DeniedSshName(name)) hide(JoinPath(ssh, name));
     }
   }
-  std::vector<std::string> listed(std::begin(kSystem), std::end(kSystem));
-  listed.insert(listed.end(), user.withheld.begin(), user.withheld.end());
-  for (const std::string& path : listed) {
+  for (const std::string_view item : kSystem) {
+    const std::string path(item);
     AddUnique(&rules->listed_, path);
     hide(path);
   }
   for (const std::string& name : ListNames(OnHost(root, kSsh))) {
     if (HostKeyName(name)) hide(JoinPath(kSsh, name));
+  }
+  rules->built_in_ = rules->hidden_;
+  for (const std::string& path : user.withheld) {
+    AddUnique(&rules->listed_, path);
+    hide(path);
   }
   return rules;
 }

@@ -11,12 +11,16 @@
 // Users and administrators add to the list (own_list.h).
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/result.h"
 #include "tree/scan/scan.h"
 
 namespace vrun::home {
@@ -27,6 +31,10 @@ enum class JobWrites {
   kPlain,  // no setuid, setgid and file capabilities but those that home has given a file itself
   kAny,    // whatever this user may give them
 };
+
+// kDenied: this path is not served to jobs, because it is private.
+Error PrivateFile(std::string_view path);
+bool IsPrivateFile(const Error& error);
 
 struct FileId {
   uint64_t device = 0, inode = 0;
@@ -45,6 +53,12 @@ class DenyRules {
   // The identities of regular files that are denied by path and have other names too (hard links). Walks the denied
   // directories: milliseconds.
   std::vector<FileId> Linked() const;
+
+  // Calls each(path on this machine, its state) for each regular file that is private by its place, other than by a
+  // list of the user's or the administrator's, who may change it. Without `directories` only for those that are denied
+  // by their own name: some hundred system calls. With them as Linked().
+  void ForEachPrivate(bool directories,
+                      const std::function<void(const std::string& path, const struct stat& st)>& each) const;
 
   // Whether something that must not be served is at or below `path` on disk now. Moving such a directory would move it
   // to where no pattern matches.
@@ -69,6 +83,7 @@ class DenyRules {
   std::vector<std::string> homes_;         // home directories
   std::vector<std::string> home_parents_;  // every directory in these is a home directory ("/home")
   std::vector<std::string> targets_;       // what denied symlinks point at
+  std::vector<std::string> built_in_;      // those of hidden_ that are in no list
   std::vector<std::string> hidden_;        // existing or possible names, without own_ and what is below opened_
 };
 

@@ -86,7 +86,9 @@ void MarkDifferences(std::vector<std::string> a, std::vector<std::string> b, tre
 RootTree::RootTree(EventLoop* loop, Options options, TreeTable* table)
     : loop_(loop), options_(std::move(options)), table_(table), deny_(options_.deny) {
   // After a restart home serves content and applies the writes of running jobs before the first scan.
-  table_->SetRules(deny_.Current());
+  const auto rules = deny_.Current();
+  table_->SetRules(rules);
+  if (options_.on_rules) options_.on_rules(*rules, /*first=*/true);
 }
 
 RootTree::~RootTree() {
@@ -228,6 +230,7 @@ void RootTree::Watch() {
 Status RootTree::Begin() {
   if (snapshot_) return {};
   rules_ = deny_.Current();
+  if (options_.on_rules) options_.on_rules(*rules_, /*first=*/false);
   Watch();
   const int64_t began = MonotonicMicros();
   const bool watched = watcher_ && watcher_->kind() != "rescan";
@@ -442,6 +445,7 @@ Status RootTree::Look(tree::DirtySet dirty, bool denied_anew, bool* names) {
   std::shared_ptr<const DenyRules> rules = rules_;
   if (denied_anew || deny_.Concerns(dirty)) {
     rules = deny_.Current();
+    if (options_.on_rules) options_.on_rules(*rules, /*first=*/false);
     MarkDifferences(rules_->Hidden(), rules->Hidden(), &dirty);
   }
   if (pieces_ && dirty.everything()) watcher_->Cover("/", true);

@@ -38,7 +38,9 @@ class RootTree {
     std::string cookie_directory;
     WatchOptions::Backend backend = WatchOptions::Backend::kBest;
     std::shared_ptr<SharedMappings> mappings;  // null: not tracked
-    std::chrono::milliseconds pause{0};        // for tests: before each piece of the first scan
+    // Called with each new state of the deny-list, on the tree's thread and once in the constructor (`first`).
+    std::function<void(const DenyRules& rules, bool first)> on_rules = nullptr;
+    std::chrono::milliseconds pause{0};  // for tests: before each piece of the first scan
   };
   struct Facts {
     bool known = false;           // Known does not wait

@@ -18,6 +18,7 @@
 #include "home/streams/log_spool.h"
 #include "jobs/ending.h"
 #include "jobs/gang.h"
+#include "telemetry/trace_context.h"
 
 namespace vrun::home {
 namespace {
@@ -217,6 +218,7 @@ JobRun::Plan AttachedRun::PlanOf(const v1::Run& run, const v1::SubmitRequest& re
   if (request.has_snapshot()) plan.snapshot = request.snapshot();
   plan.exposed.assign(run.expose().begin(), run.expose().end());
   if (plan.tree || plan.snapshot) plan.trace = TraceOf(run.spec().command(), root);
+  plan.trace_parent = telemetry::TraceParentIn(run.spec().command().environment());
   plan.explain_io = run.explain_io();
   plan.requeue = MayRunAgain(run.spec().scheduling());
   plan.gang = request.spec().gang();

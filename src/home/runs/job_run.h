@@ -76,12 +76,14 @@ class JobRun {
     std::vector<std::string> exposed;
     bool detached = false;              // no stdin
     std::optional<TraceSubject> trace;  // none: not traced
-    bool explain_io = false;            // add the node's report to the outcome
-    bool requeue = false;               // it may be stopped and started again
-    bool frozen = false;                // its tree is in FrozenRoots; without the tree the job is lost
-    bool live = false;                  // its root is a live view
-    bool live_paths = false;            // directories of its frozen root are
-    bool away = false;                  // the writes that it keeps on its nodes come home when it has ended
+    // TRACEPARENT of its environment; "": none; nullopt: home was restarted and does not know
+    std::optional<std::string> trace_parent;
+    bool explain_io = false;  // add the node's report to the outcome
+    bool requeue = false;     // it may be stopped and started again
+    bool frozen = false;      // its tree is in FrozenRoots; without the tree the job is lost
+    bool live = false;        // its root is a live view
+    bool live_paths = false;  // directories of its frozen root are
+    bool away = false;        // the writes that it keeps on its nodes come home when it has ended
     // The job depends on other jobs: its root is made when it starts and has what they wrote. `freeze` gets that tree
     // (null: it is not frozen).
     bool late = false;

@@ -14,6 +14,7 @@
 #include "home/streams/port_forwards.h"
 #include "jobs/ending.h"
 #include "jobs/gang.h"
+#include "telemetry/trace_context.h"
 #include "tree/rules.h"
 
 namespace vrun::home {
@@ -549,6 +550,7 @@ JobRun::Plan Runs::PlanOf(uint64_t job, const v1::GetReply& reply, tree::TreePtr
   }
   if (const auto run = plan.tree || plan.snapshot ? files_->RecallTraced(job) : std::nullopt) {
     plan.trace = TraceOf(run->spec().command(), files_->root());
+    plan.trace_parent = telemetry::TraceParentIn(run->spec().command().environment());
     plan.explain_io = run->explain_io();
   }
   plan.requeue = MayRunAgain(reply.info().scheduling());

@@ -174,7 +174,7 @@ class SnapshotClient::Creation : public Question {
     v1::Placement placement;
     placement.set_token(request_.create().token());
     if (!use_ && !snapshots_->address_.empty()) {
-      use_ = snapshots_->links_.UseContent({snapshots_->address_}, placement);
+      use_ = snapshots_->links_.UseContent({snapshots_->address_}, {.placement = placement});
     }
     Open();
   }
@@ -291,8 +291,9 @@ class SnapshotClient::UnnamedSending : public Sending {
     v1::Placement placement;
     placement.set_token(*token);
     // First the new one: a working connection stays.
-    auto use =
-        snapshots_->address_.empty() ? nullptr : snapshots_->links_.UseContent({snapshots_->address_}, placement);
+    auto use = snapshots_->address_.empty()
+                   ? nullptr
+                   : snapshots_->links_.UseContent({snapshots_->address_}, {.placement = placement});
     use_ = std::move(use);
     auto stream = snapshots_->Ask(request_, {.on_message = [this](const v1::SnapshotEvent& event) { Heard(event); },
                                              .on_closed = [this](const Error& reason) { Closed(reason); }});

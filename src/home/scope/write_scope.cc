@@ -16,6 +16,7 @@ namespace vrun::home {
 namespace {
 
 constexpr char kCapability[] = "security.capability";
+constexpr char kAccessList[] = "system.posix_acl_access";
 
 void LeaveOut(const std::string& what, std::string* left_out) {
   if (!left_out->empty()) *left_out += ", ";
@@ -23,11 +24,39 @@ void LeaveOut(const std::string& what, std::string* left_out) {
 }
 
 // The file has exactly this value already.
-bool HasCapability(int fd, const std::string& value) {
-  std::array<char, 256> now{};
+bool HasAttribute(int fd, const std::string& name, const std::string& value) {
+  std::array<char, 4096> now{};
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
-  const ssize_t n = ::getxattr(path.c_str(), kCapability, now.data(), now.size());
+  const ssize_t n = ::getxattr(path.c_str(), name.c_str(), now.data(), now.size());
   return n >= 0 && std::string_view(now.data(), static_cast<size_t>(n)) == value;
+}
+
+// For root. Otherwise the kernel refuses owners, and ACLs are this user's own matter, as modes are.
+void LeaveForeign(JobWrites allowed, const Owners& owners, const Receiver& file, v1::Meta* meta,
+                  std::string* left_out) {
+  const uid_t me = ::geteuid();
+  const auto& before = file.before;
+  if (!before || meta->uid() != before->st_uid) {
+    const bool fits = allowed == JobWrites::kOwn ? meta->uid() == me : owners.Fits(meta->uid(), file.directory);
+    if (!fits) meta->set_uid(before ? before->st_uid : me);
+  }
+  if (allowed == JobWrites::kOwn) return;
+  if (!before || meta->gid() != before->st_gid) {
+    struct stat now {};
+    if (!owners.GroupFits(meta->gid(), meta->uid(), file.directory) && ::fstat(file.fd, &now) == 0) {
+      meta->set_gid(now.st_gid);
+    }
+  }
+  auto* xattrs = meta->mutable_xattrs();
+  for (int i = xattrs->size(); i-- > 0;) {
+    const v1::Xattr xattr = xattrs->Get(i);
+    if (!xattr.name().starts_with("system.posix_acl_") || owners.AclFits(xattr.value(), file.directory)) continue;
+    if (HasAttribute(file.fd, xattr.name(), xattr.value())) continue;
+    // Without the list, the bits of the group would be those of its mask.
+    if (xattr.name() == kAccessList) meta->set_mode((meta->mode() & ~S_IRWXG) | GroupBits(xattr.value(), meta->mode()));
+    LeaveOut(xattr.name(), left_out);
+    xattrs->DeleteSubrange(i, 1);
+  }
 }
 
 }  // namespace
@@ -63,14 +92,11 @@ Status WriteScope::Check(const std::string& path) {
                                   Escape(on->type) + ") is not mirrored");
 }
 
-v1::Meta Permitted(v1::Meta meta, JobWrites allowed, int fd, const std::optional<struct stat>& before,
+v1::Meta Permitted(v1::Meta meta, JobWrites allowed, const Owners& owners, const Receiver& file,
                    std::string* left_out) {
   struct stat now {};
-  if (allowed == JobWrites::kAny || ::fstat(fd, &now) != 0) return meta;
-  if (allowed == JobWrites::kOwn && meta.uid() != ::geteuid() && (!before || meta.uid() != before->st_uid)) {
-    if (::geteuid() == 0) LeaveOut("owner " + std::to_string(meta.uid()), left_out);
-    meta.set_uid(before ? before->st_uid : ::geteuid());
-  }
+  if (allowed == JobWrites::kAny || ::fstat(file.fd, &now) != 0) return meta;
+  if (::geteuid() == 0) LeaveForeign(allowed, owners, file, &meta, left_out);
   if (!S_ISREG(now.st_mode)) return meta;
   // What home has given itself stays while owner and content do: nothing is written into such a file in place
   // (Appender::Open).
@@ -83,11 +109,15 @@ v1::Meta Permitted(v1::Meta meta, JobWrites allowed, int fd, const std::optional
   auto* xattrs = meta.mutable_xattrs();
   for (int i = xattrs->size(); i-- > 0;) {
     if (xattrs->Get(i).name() != kCapability) continue;
-    if (now.st_uid == meta.uid() && HasCapability(fd, xattrs->Get(i).value())) continue;
+    if (now.st_uid == meta.uid() && HasAttribute(file.fd, kCapability, xattrs->Get(i).value())) continue;
     LeaveOut(kCapability, left_out);
     xattrs->DeleteSubrange(i, 1);
   }
   return meta;
+}
+
+bool MayBring(const struct stat& file, JobWrites allowed, const Owners& owners, int directory) {
+  return allowed == JobWrites::kAny || ::geteuid() != 0 || owners.Fits(file.st_uid, directory);
 }
 
 }  // namespace vrun::home

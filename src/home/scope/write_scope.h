@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where at home and with what privileges a job may write, whatever its node says: only into places that jobs see, and
-// no setuid, setgid or file capability that home has not given itself, unless the configuration allows it.
+// no setuid, setgid or file capability that home has not given itself, and for root no owner to whom the place is
+// foreign (owners.h), unless the configuration allows it.
 #pragma once
 
 #include <sys/stat.h>
@@ -11,6 +12,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "home/root/deny_list.h"
+#include "home/scope/owners.h"
 #include "proto/task.pb.h"
 #include "tree/scan/mounts.h"
 
@@ -33,8 +35,17 @@ class WriteScope {
   std::optional<tree::MountTable> mounts_;
 };
 
-// What of `meta` the open file `fd` (O_PATH) may get. `before`: what had its name. Adds to `left_out` what it may not.
-v1::Meta Permitted(v1::Meta meta, JobWrites allowed, int fd, const std::optional<struct stat>& before,
-                   std::string* left_out);
+// A file at home that gets metadata.
+struct Receiver {
+  int fd;                             // O_PATH
+  int directory;                      // that it is in
+  std::optional<struct stat> before;  // what had its name
+};
+
+// What of `meta` the file may get. Adds to `left_out` what it may not, but the owner.
+v1::Meta Permitted(v1::Meta meta, JobWrites allowed, const Owners& owners, const Receiver& file, std::string* left_out);
+
+// Whether a file that is at home already may come into another directory as it is.
+bool MayBring(const struct stat& file, JobWrites allowed, const Owners& owners, int directory);
 
 }  // namespace vrun::home

@@ -76,10 +76,27 @@ class LiveWrites::View {
       MutexLock lock(mutex_);
       stop_ = true;
       finish_ = finish;
+      // A node that ends its view says that home has everything.
+      if (rests_) {
+        queue_.clear();
+        queued_bytes_ = 0;
+      }
       changed_.notify_all();
     }
     if (thread_.joinable()) thread_.join();
     flusher_.Stop();
+  }
+
+  Status Bind(const std::string& node) {
+    MutexLock lock(mutex_);
+    if (node_.empty()) node_ = node;
+    if (node.empty() || node == node_) return {};
+    return Error(Code::kDenied, "this live view is that of node " + Escape(node_));
+  }
+  void Rest(bool rests) {
+    MutexLock lock(mutex_);
+    rests_ = rests;
+    changed_.notify_all();
   }
 
   uint64_t Join(Send send) {
@@ -94,7 +111,7 @@ class LiveWrites::View {
   }
   void Write(uint64_t begin, v1::WriteBack message) {
     MutexLock lock(mutex_);
-    if (begin != begin_) return;
+    if (begin != begin_ || stop_) return;
     queued_bytes_ += message.file_data().data().size();
     queue_.push_back(std::move(message));
     changed_.notify_all();
@@ -191,7 +208,7 @@ class LiveWrites::View {
         lock.unlock();
         OpenAndTell();
         lock.lock();
-      } else if (!queue_.empty()) {
+      } else if (!queue_.empty() && !rests_) {
         const v1::WriteBack message = std::move(queue_.front());
         queue_.pop_front();
         queued_bytes_ -= message.file_data().data().size();
@@ -449,6 +466,8 @@ class LiveWrites::View {
   bool finish_ VRUN_GUARDED_BY(mutex_) = false;
   int64_t full_until_ VRUN_GUARDED_BY(mutex_) = 0;
   uint64_t joined_ VRUN_GUARDED_BY(mutex_) = 0;
+  bool rests_ VRUN_GUARDED_BY(mutex_) = false;
+  std::string node_ VRUN_GUARDED_BY(mutex_);
   Send send_ VRUN_GUARDED_BY(mutex_);
   uint64_t applied_ VRUN_GUARDED_BY(mutex_) = 0;
   uint64_t durable_ VRUN_GUARDED_BY(mutex_) = 0;
@@ -499,6 +518,12 @@ std::shared_ptr<LiveWrites::View> LiveWrites::Make(uint64_t view) {
   auto& made = views_[view];
   if (!made) made = std::make_shared<View>(view, options_, refusals_, expected_);
   return made;
+}
+
+Status LiveWrites::Bind(uint64_t view, const std::string& node) { return Make(view)->Bind(node); }
+
+void LiveWrites::Rest(uint64_t view, bool rests) {
+  if (const auto found = Find(view)) found->Rest(rests);
 }
 
 uint64_t LiveWrites::Join(uint64_t view, Send send) { return Make(view)->Join(std::move(send)); }

@@ -42,6 +42,12 @@ class LiveWrites {
   // Waits for running operations.
   ~LiveWrites();
 
+  // kDenied: the view belongs to another node. A view belongs to the node that was first named, as long as it and this
+  // process live. "": not known.
+  Status Bind(uint64_t view, const std::string& node);
+  // While a view rests no write is applied: there is no job in it, and home has what the last one wrote. What comes
+  // waits for the next job. The view must be known.
+  void Rest(uint64_t view, bool rests);
   // A stream starts to deliver the writes of `view` and replaces the previous stream of that view. `send` gets the
   // acknowledgements; the first says where to begin. `send` must not block.
   uint64_t Join(uint64_t view, Send send);

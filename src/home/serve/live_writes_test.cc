@@ -139,6 +139,35 @@ class LiveWritesTest : public testing::Test {
   std::unique_ptr<LiveWrites> writes_;
 };
 
+TEST_F(LiveWritesTest, AViewThatRestsWaitsForTheNextJob) {
+  Join();
+  Put(1, "/f", "one");
+  ASSERT_TRUE(Acknowledged(1));
+  writes_->Rest(kView, true);
+  Put(2, "/f", "two");
+  // Nothing else is held up by it.
+  bool told = false;
+  writes_->WhenDurable(kView, Sequence(1), [&] { told = true; });
+  EXPECT_TRUE(told);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_EQ(Read("/f"), "one");
+  writes_->Rest(kView, false);
+  ASSERT_TRUE(Acknowledged(2));
+  EXPECT_EQ(Read("/f"), "two");
+  writes_->Rest(kView, true);
+  Put(3, "/f", "three");
+  writes_->End(kView);  // does not wait
+  EXPECT_EQ(Read("/f"), "two");
+}
+
+TEST_F(LiveWritesTest, AViewBelongsToOneNode) {
+  EXPECT_TRUE(writes_->Bind(kView, "n1"));
+  EXPECT_TRUE(writes_->Bind(kView, "n1"));
+  EXPECT_EQ(writes_->Bind(kView, "n2").error().code(), Code::kDenied);
+  EXPECT_TRUE(writes_->Bind(kView, ""));
+  EXPECT_TRUE(writes_->Bind(kView + 1, "n2"));
+}
+
 TEST_F(LiveWritesTest, WhatComesIsAppliedAndAcknowledged) {
   Join();
   Put(1, "/a", "one");

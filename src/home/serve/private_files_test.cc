@@ -33,7 +33,7 @@ class PrivateFilesTest : public ::testing::Test {
 
   TestDirectory root_;
   TreeTable trees_;
-  PrivateFiles files_{&trees_};
+  PrivateFiles files_{&trees_, root_ / "memory"};
 };
 
 TEST_F(PrivateFilesTest, KeysAnywhere) {
@@ -63,6 +63,51 @@ TEST_F(PrivateFilesTest, OtherNamesOfWhatIsDenied) {
   EXPECT_FALSE(Served("srv/copy"));
   EXPECT_FALSE(Served("srv/other"));
   EXPECT_TRUE(Served("srv/b"));
+}
+
+TEST_F(PrivateFilesTest, WhatWasPrivateOnceStaysSoUnderItsNextNames) {
+  Put("root/.netrc", "machine x password y\n", 0600);
+  Put("root/.aws/credentials", "a token\n", 0600);
+  Put("root/notes", "nothing\n", 0600);
+  const auto noted = [&](PrivateFiles* files) {
+    files->Remember(*DenyList({root_.path(), {"/root"}, {}, {}, root_ / "admin", root_ / "user"}).Current(), true);
+  };
+  noted(&files_);
+  ASSERT_EQ(0, ::rename((root_ / "root/.netrc").c_str(), (root_ / "root/x").c_str()));
+  ASSERT_EQ(0, ::rename((root_ / "root/.aws/credentials").c_str(), (root_ / "root/y").c_str()));
+  Rules();
+  noted(&files_);
+  EXPECT_FALSE(Served("root/x"));
+  EXPECT_FALSE(Served("root/y"));
+  EXPECT_TRUE(Served("root/notes"));
+  // Its content in another file is not known again.
+  Put("root/z", "machine x password y\n", 0600);
+  EXPECT_TRUE(Served("root/z"));
+  // After a restart of home.
+  const auto served = [&](const PrivateFiles& files, const std::string& name) {
+    const UniqueFd fd(::open((root_ / name).c_str(), O_RDONLY | O_CLOEXEC));
+    struct stat st;
+    EXPECT_EQ(0, ::fstat(fd.get(), &st));
+    return bool(files.Check(fd.get(), st, "/" + name));
+  };
+  const PrivateFiles again(&trees_, root_ / "memory");
+  EXPECT_FALSE(served(again, "root/x"));
+  EXPECT_FALSE(served(again, "root/y"));
+  EXPECT_TRUE(served(again, "root/z"));
+  struct stat st;
+  ASSERT_EQ(0, ::stat((root_ / "memory").c_str(), &st));
+  EXPECT_EQ(st.st_mode & 0777, 0600u);
+  // Exposed, it is served.
+  const auto pin = trees_.Add(std::make_shared<tree::Tree>(), {"/root/x"});
+  EXPECT_TRUE(served(again, "root/x"));
+}
+
+// Whoever takes a line out of his list wants the file served.
+TEST_F(PrivateFilesTest, WhatAListWithheldIsNotRemembered) {
+  Put("srv/data", "x\n", 0600);
+  root_.Put("user", "/srv/data\n");
+  files_.Remember(*DenyList({root_.path(), {"/root"}, {}, {}, root_ / "admin", root_ / "user"}).Current(), true);
+  EXPECT_TRUE(Served("srv/data"));
 }
 
 TEST_F(PrivateFilesTest, WhatIsExposedIsServed) {

@@ -51,7 +51,7 @@ Result<ServedFiles::Served> ServedFiles::Check(const std::string& tree, const st
   auto rules = trees_->rules();
   if (!served.snapshot || !rules) return UnknownTree(*trees_);
   if (rules->Denies(path, served.exposed)) {
-    return Error(Code::kDenied, Escape(path) + ": a private key or credential: not served (see --expose)");
+    return PrivateFile(path);
   }
   auto entry = tree::Lookup(*served.snapshot, path);
   if (!entry && !held && trees_->WantUnread(path)) {

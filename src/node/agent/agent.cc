@@ -43,6 +43,7 @@
 #include "node/uid_ranges.h"
 #include "people/members.h"
 #include "rpc/rpc.h"
+#include "telemetry/telemetry.h"
 
 namespace vrun::node {
 namespace {
@@ -250,6 +251,7 @@ class Agent : public AttemptHost {
   std::unique_ptr<ControllerLink> controller_;
   std::optional<identity::Renewal> renewal_;
   std::unique_ptr<http::Server> metrics_;
+  std::unique_ptr<telemetry::Export> traces_;
   std::unique_ptr<rpc::Server> server_;  // destroyed first but for reports_: its streams post to the members above
   WorkQueue reports_{"reports", 4};
 };
@@ -267,6 +269,7 @@ Status Agent::Start() {
   VRUN_ASSIGN(lock_, std::move(lock));
   VRUN_ASSIGN(uid_ranges_, UidRanges::Load(options_.state_directory + "/uid_ranges"));
   VRUN_ASSIGN(rpc::Credentials credentials, rpc::LoadCredentials(options_.pki_directory, options_.name));
+  traces_ = telemetry::Export::TryBegin(options_.traces, "vrun-node", options_.name, credentials.ca);
 
   for (int s : {SIGTERM, SIGINT}) VRUN_TRY(loop_.OnSignal(s, [this](int) { Stop(true); }));
   VRUN_TRY(loop_.OnSignal(SIGHUP, [this](int) { Stop(false); }));

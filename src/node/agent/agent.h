@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "node/agent/isolation.h"
+#include "telemetry/settings.h"
 
 namespace vrun::node {
 
@@ -31,6 +32,7 @@ struct AgentOptions {
   std::string listen_host = "127.0.0.1";  // where homes reach this node
   int listen_port = 0;                    // 0: any free port
   std::string metrics;                    // HOST:PORT where Prometheus reads the node's figures; "": nowhere
+  telemetry::Options traces;              // of jobs, for a collector
   int ready_fd = -1;                      // gets one line "ok" or "error: text" when startup succeeded or failed
   // The node's capacity; 0 or -1: use what the machine has.
   uint32_t milli_cpus = 0;

@@ -76,7 +76,8 @@ std::string WritesKeptIn(const std::string& task_directory, const std::string& n
   return "";
 }
 
-Attempt::Attempt(AttemptHost* host, v1::StartAttempt order) : host_(host), order_(std::move(order)) {
+Attempt::Attempt(AttemptHost* host, v1::StartAttempt order)
+    : host_(host), order_(std::move(order)), spans_(order_, false) {
   report_.set_job(job());
   report_.set_attempt(attempt());
   report_.set_pod(key().pod);
@@ -98,6 +99,7 @@ Attempt::Attempt(AttemptHost* host, v1::StartAttempt order, std::unique_ptr<Supe
                  std::vector<std::string> content_addresses, uint64_t lease, uint64_t live_view, uint64_t paths_lease)
     : host_(host),
       order_(std::move(order)),
+      spans_(order_, true),
       state_(State::kRunning),
       supervisor_(std::move(supervisor)),
       content_addresses_(std::move(content_addresses)),
@@ -209,6 +211,7 @@ void Attempt::FirstAttach(const v1::Attach& attach) {
   FsClient* fs = host_->FsServer(tenant(), &error);
   if (fs == nullptr) return CannotStart("cannot start the file system server", error);
   state_ = State::kOpening;
+  spans_.Step(AttemptSpans::kMount);
   std::weak_ptr<bool> alive = alive_;
   fs->WhenListening([this, alive](const std::vector<std::string>& addresses) {
     if (alive.expired()) return;
@@ -273,8 +276,10 @@ void Attempt::ViewOpened(Result<std::vector<UniqueFd>> mounts, const UidRanges::
 }
 
 void Attempt::PrepareGpus() {
+  if (order_.placement().gpu_mask() != 0) spans_.GpusBegin();
   const bool asked = host_->PrepareGpus(order_, [this, alive = std::weak_ptr(alive_)](Result<v1::GpuInjection> made) {
     if (alive.expired() || state_ != State::kOpening) return;
+    spans_.GpusEnd();
     if (!made) return CannotStart("cannot prepare its GPUs", made.error());
     gpus_ = std::move(*made);
     StartIfPrepared();
@@ -285,6 +290,7 @@ void Attempt::PrepareGpus() {
 void Attempt::StartIfPrepared() {
   if (!gpus_ || !opened_) return;
   Opened opened = *std::exchange(opened_, std::nullopt);
+  spans_.Step(AttemptSpans::kSandbox);
   const Status started = StartSupervisor(std::move(opened.mounts), opened.uids);
   if (!started) CannotStart("cannot start the command", started.error());
 }
@@ -305,6 +311,7 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::R
   VRUN_TRY(MakeDirs(directory(), 0700));
   v1::TaskSpec spec;
   *spec.mutable_order() = order_;
+  spans_.PutInto(spec.mutable_order()->mutable_spec()->mutable_command());
   spec.set_task_directory(directory());
   spec.set_uid_base(uids.base);
   spec.mutable_high_ids()->Add(uids.high.begin(), uids.high.end());
@@ -330,8 +337,10 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::R
   before_start_.clear();
   // What a later agent needs to adopt the task (agent.cc, Recover). Not synced: after a power loss there is no
   // supervisor to adopt.
-  // The supervisor has the environment and the script, in memory. They never reach the disk.
+  // The supervisor has the environment and the script, in memory. They never reach the disk, but for the name of the
+  // caller's trace.
   order_.mutable_spec()->mutable_command()->clear_environment();
+  if (!spans_.caller().empty()) order_.mutable_spec()->mutable_command()->add_environment(spans_.caller());
   order_.mutable_spec()->mutable_command()->clear_script();
   VRUN_ASSIGN(UniqueFd order, OpenFile(directory() + "/order", O_WRONLY | O_CREAT | O_TRUNC, 0600));
   VRUN_TRY(WriteAll(order.get(), order_.SerializeAsString()));
@@ -416,6 +425,7 @@ void Attempt::OnSupervisorFrame(std::string frame) {
       break;
     }
     case v1::TaskDown::kStarted: {
+      spans_.Runs();
       SetState(v1::RUNNING);
       v1::TaskDown down;
       if (live_view_ == 0 || !down.ParseFromString(frame)) break;
@@ -425,6 +435,7 @@ void Attempt::OnSupervisorFrame(std::string frame) {
     }
     case v1::TaskDown::kReady:
       if (go_) return SendGo();  // an earlier agent got it, but ended before it had passed it on
+      spans_.Step(AttemptSpans::kGang);
       report_.set_ready(true);
       return host_->Report(report_);
     case v1::TaskDown::kWord: {
@@ -461,6 +472,7 @@ void Attempt::OnSupervisorFrame(std::string frame) {
       if (state_ != State::kExited) {
         state_ = State::kExited;
         *report_.mutable_exit() = down.exited().record();
+        spans_.Ended(report_.exit());
         EndRun();
         SetState(v1::COMPLETING);
       }
@@ -628,6 +640,7 @@ void Attempt::Fail(v1::ExitRecord::Kind kind, const std::string& reason, int sig
   record->set_reason(reason);
   record->set_ended_us(WallMicros());
   record->set_node(host_->node_name());
+  spans_.Ended(*record);
   LogWarning("job {} attempt {}: {}", job(), attempt(), reason);
   state_ = State::kExited;
   supervisor_.reset();

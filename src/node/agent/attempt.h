@@ -29,6 +29,7 @@
 #include "node/fs/kept_store.h"
 #include "node/home_stream.h"
 #include "node/tenant.h"
+#include "node/traces/attempt_spans.h"
 #include "node/uid_ranges.h"
 #include "proto/control.pb.h"
 #include "proto/supervisor.pb.h"
@@ -165,6 +166,7 @@ class Attempt {
 
   AttemptHost* host_;
   v1::StartAttempt order_;
+  AttemptSpans spans_;
   State state_ = State::kWaiting;
   v1::AttemptReport report_;
   std::shared_ptr<HomeStream> home_;

@@ -18,8 +18,8 @@ std::string NodeName(int32_t node) { return "n" + std::to_string(node); }
 
 class CorePolicy : public Policy {
  public:
-  CorePolicy(const JobTrace& trace, const core::Policy& weights, const TeamShares& shares)
-      : trace_(trace), shares_(shares), state_(weights) {}
+  CorePolicy(const JobTrace& trace, const core::Policy& weights, const TeamShares& shares, const TeamTerms& terms)
+      : trace_(trace), shares_(shares), terms_(terms), state_(weights) {}
 
   void Submitted(Engine& engine, JobIndex i) override {
     if (!nodes_told_) TellNodes(engine);
@@ -52,6 +52,7 @@ class CorePolicy : public Policy {
 
   void TellNodes(const Engine& engine) {
     nodes_told_ = true;
+    for (const core::TeamSpec& team : terms_) events_.push_back(core::TeamSet{team});
     for (size_t t = 0; t < shares_.size(); ++t) {
       core::TeamSpec team;
       team.name = trace_.teams[t];
@@ -82,9 +83,20 @@ class CorePolicy : public Policy {
     if (job.team >= 0) spec.team = trace_.teams[static_cast<size_t>(job.team)];
     spec.submitted = job.submit_us;
     if (!job.deadlines.empty()) spec.deadline = job.submit_us + job.deadlines.front().after_us;
+    if (job.klass >= 0) spec.klass = static_cast<core::Class>(job.klass);
+    if (job.kind >= 0) spec.name = "k" + std::to_string(job.kind);
+    spec.limit = job.limit_us;
+    spec.preemptible = job.preemptible;
     const int32_t per_node = engine.config().gpus_per_node;
+    if (job.pods > 0 && job.gpus / job.pods <= per_node) {
+      spec.roles.push_back({"pod", job.pods, {.gpus = job.gpus / job.pods}});
+      return WithSavingCosts(engine, std::move(spec));
+    }
     if (job.gpus >= per_node) spec.roles.push_back({"whole", job.gpus / per_node, {.gpus = per_node}});
     if (job.gpus % per_node > 0) spec.roles.push_back({"rest", 1, {.gpus = job.gpus % per_node}});
+    return WithSavingCosts(engine, std::move(spec));
+  }
+  static core::JobSpec WithSavingCosts(const Engine& engine, core::JobSpec spec) {
     spec.checkpoint = {.on_demand = true, .save = engine.config().save_us, .restore = engine.config().restore_us};
     return spec;
   }
@@ -107,6 +119,7 @@ class CorePolicy : public Policy {
 
   const JobTrace& trace_;
   const TeamShares shares_;
+  const TeamTerms terms_;
   core::State state_;
   std::vector<core::Event> events_;
   bool nodes_told_ = false;
@@ -115,8 +128,8 @@ class CorePolicy : public Policy {
 }  // namespace
 
 std::unique_ptr<Policy> MakeCorePolicy(const JobTrace& trace, const sched::core::Policy& weights,
-                                       const TeamShares& shares) {
-  return std::make_unique<CorePolicy>(trace, weights, shares);
+                                       const TeamShares& shares, const TeamTerms& terms) {
+  return std::make_unique<CorePolicy>(trace, weights, shares, terms);
 }
 
 }  // namespace vrun::sim

@@ -7,6 +7,7 @@
 
 #include "sched/model/policy.h"
 #include "sim/policies/baselines.h"
+#include "sim/policies/team_terms.h"
 #include "sim/policies/virtual_clusters.h"
 #include "sim/replay/engine.h"
 
@@ -15,8 +16,8 @@ namespace vrun::sim {
 inline constexpr BaselineInfo kCorePolicy{"vrun", "the scheduler of vrun, without knowing durations"};
 
 // Not for EngineConfig::free_moves. `shares`: each team's own GPUs, used as guarantee and as weight; empty: no quotas.
-// `trace` and `shares` must outlive the result.
+// `terms`: the teams of a real cluster, in place of shares. `trace` must outlive the result.
 std::unique_ptr<Policy> MakeCorePolicy(const JobTrace& trace, const sched::core::Policy& weights,
-                                       const TeamShares& shares = {});
+                                       const TeamShares& shares = {}, const TeamTerms& terms = {});
 
 }  // namespace vrun::sim

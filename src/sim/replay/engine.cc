@@ -96,6 +96,10 @@ Status Engine::Loop(Policy& policy) {
     wake_us_ = kNever;
     ++passes_;
     policy.Schedule(*this);
+    if (config_.progress && (done_ - told_) * 200 >= trace_.jobs.size() && done_ > told_) {
+      config_.progress(done_);
+      told_ = done_;
+    }
     // A policy that wakes itself while no time passes would never end.
     if (wake_us_ <= now_) wake_us_ = now_ + 1;
   }

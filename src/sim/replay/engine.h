@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,6 +45,8 @@ struct EngineConfig {
   int32_t slow_nodes_percent = 0;
   int32_t slow_percent = 100;
   uint64_t seed = 1;
+  // Is told now and then how many jobs have ended.
+  std::function<void(size_t ended)> progress = {};
 
   bool HasFaults() const { return node_mtbf_us > 0; }
   bool HasStragglers() const { return slow_nodes_percent > 0 && slow_percent > 100; }
@@ -180,6 +183,7 @@ class Engine {
   int64_t wake_us_ = 0;
   int64_t passes_ = 0;
   size_t done_ = 0;
+  size_t told_ = 0;  // of done_, to EngineConfig::progress
 };
 
 }  // namespace vrun::sim

@@ -81,12 +81,72 @@ Result<JobTrace> ReadItp(const Csv& csv) {
   return trace;
 }
 
+// The columns that only some tables of this format have.
+struct HistoryColumns {
+  explicit HistoryColumns(const Csv& csv)
+      : pods(csv.Find("pods")),
+        pool(csv.Find("pool")),
+        klass(csv.Find("class")),
+        kind(csv.Find("kind")),
+        deadline(csv.Find("deadline_s")),
+        limit(csv.Find("limit_s")),
+        fixed(csv.Find("fixed")),
+        wait(csv.Find("wait_s")),
+        held(csv.Find("held_s")),
+        preemptions(csv.Find("preemptions")) {}
+  std::optional<size_t> pods, pool, klass, kind, deadline, limit, fixed, wait, held, preemptions;
+};
+
+constexpr std::string_view kClassNames[] = {"scavenger", "experiment", "training", "production", "inference"};
+
+// An empty field says nothing.
+Status ReadHistory(const Csv& csv, size_t row, const HistoryColumns& columns, Names* pools, TraceJob* job) {
+  const auto said = [&](const std::optional<size_t>& column) { return column && !csv.Field(row, *column).empty(); };
+  if (said(columns.pods)) {
+    VRUN_ASSIGN(const int64_t pods, csv.Integer(row, *columns.pods, 1, kMostGpus));
+    if (job->gpus % pods != 0) return csv.At(row, "num_gpus is no multiple of pods");
+    job->pods = static_cast<int32_t>(pods);
+  }
+  if (said(columns.pool)) job->pool = pools->IndexOf(csv.Field(row, *columns.pool));
+  if (said(columns.klass)) {
+    const auto name = std::find(std::begin(kClassNames), std::end(kClassNames), csv.Field(row, *columns.klass));
+    if (name != std::end(kClassNames)) job->klass = static_cast<int32_t>(name - std::begin(kClassNames));
+  }
+  if (said(columns.kind)) {
+    VRUN_ASSIGN(const int64_t kind, csv.Integer(row, *columns.kind, 0, INT32_MAX));
+    job->kind = static_cast<int32_t>(kind);
+  }
+  if (said(columns.deadline)) {
+    VRUN_ASSIGN(const int64_t after, csv.Seconds(row, *columns.deadline));
+    job->deadlines.push_back({after, 1});
+  }
+  if (said(columns.limit)) {
+    VRUN_ASSIGN(job->limit_us, csv.Seconds(row, *columns.limit));
+  }
+  if (said(columns.fixed)) {
+    VRUN_ASSIGN(const int64_t fixed, csv.Integer(row, *columns.fixed, 0, 1));
+    job->preemptible = fixed == 0;
+  }
+  if (!said(columns.wait)) return {};
+  VRUN_ASSIGN(job->happened.waited_us, csv.Seconds(row, *columns.wait));
+  job->happened.held_us = job->duration_us;
+  if (said(columns.held)) {
+    VRUN_ASSIGN(job->happened.held_us, csv.Seconds(row, *columns.held));
+  }
+  if (said(columns.preemptions)) {
+    VRUN_ASSIGN(const int64_t times, csv.Integer(row, *columns.preemptions, 0, kMostGpus));
+    job->happened.preemptions = static_cast<int32_t>(times);
+  }
+  return {};
+}
+
 Result<JobTrace> ReadPhilly(const Csv& csv) {
   VRUN_ASSIGN(Columns column, FindColumns(csv, "timestamp", "num_gpus"));
   VRUN_ASSIGN(size_t team, csv.Column("cluster"));
   const std::optional<size_t> gpu_type = csv.Find("gpu_type");
+  const HistoryColumns history(csv);
   JobTrace trace;
-  Names teams(&trace.teams), types(&trace.gpu_types);
+  Names teams(&trace.teams), types(&trace.gpu_types), pools(&trace.pools);
   trace.origin_us = 1;  // marks that the format has dates; set to the first submission below
   for (size_t row = 0; row < csv.rows(); ++row) {
     TraceJob job;
@@ -102,6 +162,7 @@ Result<JobTrace> ReadPhilly(const Csv& csv) {
     job.gpus = static_cast<int32_t>(gpus);
     job.team = teams.IndexOf(csv.Field(row, team));
     if (gpu_type && !csv.Field(row, *gpu_type).empty()) job.gpu_type = types.IndexOf(csv.Field(row, *gpu_type));
+    VRUN_TRY(ReadHistory(csv, row, history, &pools, &job));
     trace.jobs.push_back(std::move(job));
   }
   return trace;
@@ -221,6 +282,7 @@ JobTrace Window(const JobTrace& trace, int64_t from_us, int64_t until_us) {
   JobTrace out;
   out.teams = trace.teams;
   out.gpu_types = trace.gpu_types;
+  out.pools = trace.pools;
   out.without_gpus = trace.without_gpus;
   out.origin_us = trace.origin_us == 0 ? 0 : trace.origin_us + from_us;
   for (const TraceJob& job : trace.jobs) {

@@ -60,11 +60,13 @@ const std::vector<NamedMetric>& AllMetrics() {
       {"p99_completion_s", &Metrics::p99_completion_s, 1},
       {"avg_wait_s", &Metrics::avg_wait_s, 1},
       {"p50_wait_s", &Metrics::p50_wait_s, 1},
+      {"p90_wait_s", &Metrics::p90_wait_s, 1},
       {"p95_wait_s", &Metrics::p95_wait_s, 1},
       {"p99_wait_s", &Metrics::p99_wait_s, 1},
       {"max_wait_s", &Metrics::max_wait_s, 1},
       {"wait_large_gangs_s", &Metrics::wait_large_gangs_s, 1},
       {"utilization", &Metrics::utilization, 4},
+      {"gpu_hours", &Metrics::gpu_hours, 2},
       {"makespan_s", &Metrics::makespan_s, 1},
       {"preemptions", &Metrics::preemptions, 0},
       {"restarts", &Metrics::restarts, 0},
@@ -108,6 +110,7 @@ Metrics Measure(const JobTrace& trace, const RunResult& result) {
   metrics.p99_completion_s = Percentile(completion, 0.99);
   metrics.avg_wait_s = Mean(wait);
   metrics.p50_wait_s = Percentile(wait, 0.50);
+  metrics.p90_wait_s = Percentile(wait, 0.90);
   metrics.p95_wait_s = Percentile(wait, 0.95);
   metrics.p99_wait_s = Percentile(wait, 0.99);
   metrics.max_wait_s = wait.empty() ? 0 : wait.back();
@@ -116,6 +119,7 @@ Metrics Measure(const JobTrace& trace, const RunResult& result) {
   if (metrics.makespan_s > 0) {
     metrics.utilization = worked / (metrics.makespan_s * static_cast<double>(result.capacity));
   }
+  metrics.gpu_hours = held / 3600;
   metrics.lost_work_percent = held > 0 ? 100 * lost / held : 0;
   MeasureDeadlines(trace, result, &metrics);
   return metrics;

@@ -25,11 +25,13 @@ struct Metrics {
   double p99_completion_s = 0;
   double avg_wait_s = 0;
   double p50_wait_s = 0;
+  double p90_wait_s = 0;
   double p95_wait_s = 0;
   double p99_wait_s = 0;
   double max_wait_s = 0;
   double wait_large_gangs_s = 0;  // average; 0 without such jobs
   double utilization = 0;         // 0..1
+  double gpu_hours = 0;           // held, including lost work
   double makespan_s = 0;
   double preemptions = 0;
   double restarts = 0;  // of jobs whose nodes failed

@@ -27,7 +27,8 @@ double PriceOf(const JobTrace& trace, const TraceJob& job, const Prices& prices)
 
 std::vector<TeamUsage> UsageOf(const JobTrace& trace, const RunResult& result, const Prices& prices) {
   std::vector<TeamUsage> out;
-  for (const std::string& team : trace.teams) out.push_back({team, 0, 0, 0});
+  for (const std::string& team : trace.teams) out.push_back({team});
+  std::vector<std::vector<double>> waits(out.size());
   for (size_t i = 0; i < trace.jobs.size() && !out.empty(); ++i) {
     const TraceJob& job = trace.jobs[i];
     const double hours = Seconds(result.jobs[i].held_us) * job.gpus / kSecondsPerHour;
@@ -35,6 +36,14 @@ std::vector<TeamUsage> UsageOf(const JobTrace& trace, const RunResult& result, c
     ++usage.jobs;
     usage.gpu_hours += hours;
     usage.cost += hours * PriceOf(trace, job, prices);
+    waits[static_cast<size_t>(job.team)].push_back(Seconds(result.jobs[i].end_us - job.submit_us - job.duration_us));
+  }
+  for (size_t t = 0; t < out.size(); ++t) {
+    std::sort(waits[t].begin(), waits[t].end());
+    const auto at = [&](double p) { return static_cast<size_t>(p * static_cast<double>(waits[t].size())); };
+    if (waits[t].empty()) continue;
+    out[t].p50_wait_s = waits[t][at(0.50)];
+    out[t].p90_wait_s = waits[t][at(0.90)];
   }
   std::stable_sort(out.begin(), out.end(),
                    [](const TeamUsage& a, const TeamUsage& b) { return a.gpu_hours > b.gpu_hours; });

@@ -47,15 +47,19 @@ class SizeSamples {
 };
 
 struct TeamUsage {
-  std::string team;
+  std::string team = {};
   int64_t jobs = 0;
   double gpu_hours = 0;  // held, including lost work
   double cost = 0;       // of these GPU-hours
+  double p50_wait_s = 0;
+  double p90_wait_s = 0;
 };
 
 struct JobOutcome {
   std::string policy;
   bool free_moves = false;
+  int64_t arrivals = 0;  // jobs of a replay
+  int64_t left_out = 0;  // that do not fit on any part of the cluster
   Summary summary;
   std::vector<Metrics> runs;
   std::vector<SizeClass> sizes;  // only classes with jobs

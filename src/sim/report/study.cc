@@ -10,6 +10,8 @@
 #include "sched/share/weights.h"
 #include "sim/policies/baselines.h"
 #include "sim/policies/core_policy.h"
+#include "sim/policies/team_terms.h"
+#include "sim/replay/cluster_parts.h"
 
 namespace vrun::sim {
 namespace {
@@ -36,16 +38,33 @@ Result<int64_t> ParseMoment(const std::string& text, const JobTrace& trace) {
   return seconds * kMicrosPerSecond;
 }
 
+// The teams as one of the two kinds of tables says, or neither.
+struct TeamTables {
+  TeamShares shares;
+  TeamTerms terms;
+};
+
+Result<TeamTables> ReadTeams(const std::string& text, const std::string& name, const JobTrace& trace) {
+  TeamTables teams;
+  if (text.empty()) return teams;
+  if (IsTermsTable(text)) {
+    VRUN_ASSIGN(teams.terms, ReadTeamTerms(text, name));
+  } else {
+    VRUN_ASSIGN(teams.shares, ReadTeamShares(text, name, trace));
+  }
+  return teams;
+}
+
 Result<std::unique_ptr<Policy>> MakePolicy(const StudyOptions& options, const std::string& name, const JobTrace& trace,
-                                           const TeamShares& shares) {
+                                           const TeamTables& teams) {
   if (auto file = options.weight_files.find(name); file != options.weight_files.end()) {
     VRUN_ASSIGN(sched::core::Policy weights, sched::core::ParseWeights(file->second, name));
-    return MakeCorePolicy(trace, weights, shares);
+    return MakeCorePolicy(trace, weights, teams.shares, teams.terms);
   }
-  if (name == kCorePolicy.name) return MakeCorePolicy(trace, {}, shares);
-  if (name == kReclaimPolicy.name && !shares.empty()) return MakeReclaimPolicy(trace, shares);
+  if (name == kCorePolicy.name) return MakeCorePolicy(trace, {}, teams.shares, teams.terms);
+  if (name == kReclaimPolicy.name && !teams.shares.empty()) return MakeReclaimPolicy(trace, teams.shares);
   if (name == kReclaimPolicy.name || name == kStaticPolicy.name) {
-    return Error(Code::kInvalid, name + ": the teams' own GPUs are not known: give --teams");
+    return Error(Code::kInvalid, name + ": the teams' own GPUs are not known: give --teams with the columns team,gpus");
   }
   if (name == "slurm") return MakeSlurmPolicy(options.slurm);
   return MakeBaseline(name);
@@ -83,36 +102,95 @@ Result<RunResult> RunPartitioned(const JobTrace& trace, const EngineConfig& clus
   return all;
 }
 
-Result<JobOutcome> RunJobs(const StudyOptions& options, const JobTrace& trace, const std::string& policy) {
+// Tells how much of all replays is done.
+class ReplayProgress {
+ public:
+  ReplayProgress(std::function<void(double)> tell, size_t jobs)
+      : tell_(std::move(tell)), jobs_(std::max<size_t>(jobs, 1)) {}
+
+  // Before each run of the engine, of which `jobs` are all.
+  std::function<void(size_t)> Next(size_t jobs) {
+    if (!tell_) return {};
+    const size_t before = before_;
+    before_ += jobs;
+    return [this, before](size_t ended) {
+      tell_(std::min(1.0, static_cast<double>(before + ended) / static_cast<double>(jobs_)));
+    };
+  }
+
+ private:
+  const std::function<void(double)> tell_;
+  const size_t jobs_;  // of all runs
+  size_t before_ = 0;
+};
+
+// Replays each part of the cluster with the jobs that go there.
+Result<RunResult> RunParts(const StudyOptions& options, const JobTrace& trace, const std::string& policy,
+                           const EngineConfig& config, const ClusterParts& parts, const TeamTables& teams,
+                           ReplayProgress* progress) {
+  RunResult all;
+  all.jobs.resize(trace.jobs.size());
+  all.capacity = GpusOf(parts);
+  for (size_t p = 0; p < parts.size(); ++p) {
+    JobTrace own = trace;
+    own.jobs.clear();
+    std::vector<size_t> from;
+    for (size_t i = 0; i < trace.jobs.size(); ++i) {
+      if (PartFor(trace, trace.jobs[i], parts) != static_cast<int32_t>(p)) continue;
+      own.jobs.push_back(trace.jobs[i]);
+      from.push_back(i);
+    }
+    if (own.jobs.empty()) continue;
+    EngineConfig part = config;
+    part.nodes = parts[p].nodes;
+    part.gpus_per_node = parts[p].gpus;
+    part.progress = progress->Next(own.jobs.size());
+    const TeamTables here{teams.shares, TermsIn(teams.terms, parts[p], parts)};
+    VRUN_ASSIGN(std::unique_ptr<Policy> object, MakePolicy(options, policy, own, here));
+    VRUN_ASSIGN(RunResult result, Engine::Run(own, part, *object));
+    for (size_t i = 0; i < from.size(); ++i) all.jobs[from[i]] = std::move(result.jobs[i]);
+    all.passes += result.passes;
+    all.node_failures += result.node_failures;
+    all.end_us = std::max(all.end_us, result.end_us);
+  }
+  return all;
+}
+
+Result<JobOutcome> RunJobs(const StudyOptions& options, const JobTrace& given, const std::string& policy,
+                           const ClusterParts& parts, const std::string& teams_text, ReplayProgress* progress) {
   JobOutcome outcome;
   outcome.policy = policy;
+  const JobTrace trace = parts.empty() ? given : OnlyFitting(given, parts);
+  outcome.arrivals = static_cast<int64_t>(trace.jobs.size());
+  outcome.left_out = static_cast<int64_t>(given.jobs.size()) - outcome.arrivals;
+  if (trace.jobs.empty()) return Error(Code::kInvalid, "no job of the trace fits on the cluster: give it more nodes");
   const BaselineInfo* baseline = FindBaseline(policy);
   EngineConfig config = options.cluster;
   config.free_moves =
       !options.exact && baseline != nullptr && baseline->moves_freely && !config.HasFaults() && !config.HasStragglers();
   outcome.free_moves = config.free_moves;
-  TeamShares shares;
-  if (!options.teams_text.empty()) {
-    VRUN_ASSIGN(shares, ReadTeamShares(options.teams_text, options.teams_name, trace));
-  }
+  VRUN_ASSIGN(const TeamTables teams, ReadTeams(teams_text, options.teams_name, trace));
   const int64_t span = trace.jobs.back().submit_us;
   SizeSamples sizes;
   for (int32_t i = 0; i < options.shifts; ++i) {
     const JobTrace shifted = ShiftArrivals(trace, span / options.shifts * i);
     config.seed = options.cluster.seed + static_cast<uint64_t>(i);
     RunResult result;
-    if (policy == kStaticPolicy.name && !shares.empty()) {
-      std::vector<TeamOutcome> teams;
-      VRUN_ASSIGN(result, RunPartitioned(shifted, config, shares, &teams));
-      if (i == 0) outcome.teams = std::move(teams);
+    if (!parts.empty()) {
+      VRUN_ASSIGN(result, RunParts(options, shifted, policy, config, parts, teams, progress));
+    } else if (policy == kStaticPolicy.name && !teams.shares.empty()) {
+      std::vector<TeamOutcome> outcomes;
+      VRUN_ASSIGN(result, RunPartitioned(shifted, config, teams.shares, &outcomes));
+      if (i == 0) outcome.teams = std::move(outcomes);
     } else {
-      VRUN_ASSIGN(std::unique_ptr<Policy> object, MakePolicy(options, policy, shifted, shares));
+      VRUN_ASSIGN(std::unique_ptr<Policy> object, MakePolicy(options, policy, shifted, teams));
       const bool first = i == 0;
       std::optional<Recorder> recorder;
       std::optional<ShareMeter> meter;
       Policy* outermost = object.get();
       if (first && options.curves) outermost = &recorder.emplace(shifted, *outermost);
-      if (first && !shares.empty()) outermost = &meter.emplace(shifted, shares, *outermost);
+      if (first && !teams.shares.empty()) outermost = &meter.emplace(shifted, teams.shares, *outermost);
+      config.progress = progress->Next(shifted.jobs.size());
       VRUN_ASSIGN(result, Engine::Run(shifted, config, *outermost));
       if (recorder) outcome.curves = recorder->Read(result);
       if (meter) outcome.teams = meter->Outcomes(result);
@@ -123,6 +201,36 @@ Result<JobOutcome> RunJobs(const StudyOptions& options, const JobTrace& trace, c
     if (i == 0) Describe(shifted, result, options.prices, &outcome);
   }
   outcome.sizes = sizes.Classes();
+  outcome.summary = Summarize(outcome.runs);
+  return outcome;
+}
+
+// What happened in reality to the jobs of which the trace says it. `capacity`: GPUs.
+std::optional<JobOutcome> MeasuredOutcome(const StudyOptions& options, const JobTrace& given, int64_t capacity) {
+  JobTrace trace = given;
+  std::erase_if(trace.jobs, [](const TraceJob& job) { return job.happened.waited_us < 0; });
+  if (trace.jobs.empty()) return std::nullopt;
+  RunResult result;
+  result.capacity = capacity;
+  for (const TraceJob& job : trace.jobs) {
+    JobRecord& record = result.jobs.emplace_back();
+    record.state = JobState::kDone;
+    record.end_us = job.submit_us + job.duration_us + job.happened.waited_us;
+    record.held_us = std::max(job.happened.held_us, job.duration_us);
+    record.lost_us = record.held_us - job.duration_us;
+    record.preemptions = job.happened.preemptions;
+    result.end_us = std::max(result.end_us, record.end_us);
+  }
+  JobOutcome outcome;
+  outcome.policy = "measured";
+  outcome.arrivals = static_cast<int64_t>(trace.jobs.size());
+  outcome.left_out = static_cast<int64_t>(given.jobs.size()) - outcome.arrivals;
+  outcome.runs.push_back(Measure(trace, result));
+  if (!options.prices.empty()) MeasureCosts(trace, result, options.prices, &outcome.runs.back());
+  SizeSamples sizes;
+  sizes.Add(trace, result);
+  outcome.sizes = sizes.Classes();
+  Describe(trace, result, options.prices, &outcome);
   outcome.summary = Summarize(outcome.runs);
   return outcome;
 }
@@ -148,6 +256,15 @@ Result<Study> StudyJobs(const StudyOptions& options, const Csv& csv) {
       std::any_of(trace.jobs.begin(), trace.jobs.end(), [](const TraceJob& j) { return !j.deadlines.empty(); });
   study.nodes = options.cluster.nodes;
   study.gpus = study.nodes * options.cluster.gpus_per_node;
+  ClusterParts parts, present;
+  if (!options.parts_text.empty()) {
+    VRUN_ASSIGN(parts, ReadClusterParts(options.parts_text, options.parts_name));
+    study.nodes = NodesOf(parts);
+    study.gpus = GpusOf(parts);
+  }
+  if (!options.present_parts_text.empty()) {
+    VRUN_ASSIGN(present, ReadClusterParts(options.present_parts_text, "the present cluster"));
+  }
   const double span = Seconds(trace.jobs.back().submit_us);
   study.span_days = span / kSecondsPerDay;
   double asked = 0;
@@ -155,8 +272,16 @@ Result<Study> StudyJobs(const StudyOptions& options, const Csv& csv) {
   if (span > 0) study.offered_load = asked / (span * static_cast<double>(study.gpus));
   std::vector<std::string> policies = options.policies;
   if (policies.empty()) policies.emplace_back(kCorePolicy.name);
+  const size_t replays = policies.size() + (present.empty() ? 0 : 1);
+  ReplayProgress progress(options.progress, trace.jobs.size() * static_cast<size_t>(options.shifts) * replays);
+  study.measured = MeasuredOutcome(options, trace, present.empty() ? study.gpus : GpusOf(present));
+  if (!present.empty()) {
+    VRUN_ASSIGN(study.present,
+                RunJobs(options, trace, std::string(kCorePolicy.name), present, options.present_teams_text, &progress));
+    study.present->policy = "present";
+  }
   for (const std::string& policy : policies) {
-    VRUN_ASSIGN(JobOutcome outcome, RunJobs(options, trace, policy));
+    VRUN_ASSIGN(JobOutcome outcome, RunJobs(options, trace, policy, parts, options.teams_text, &progress));
     study.jobs.push_back(std::move(outcome));
   }
   return study;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -26,12 +27,20 @@ struct StudyOptions {
   double fill = 1.3;
   // For gang jobs only:
   EngineConfig cluster;
+  // A real cluster in place of cluster.nodes and cluster.gpus_per_node (cluster_parts.h); empty: none. Each part is
+  // replayed on its own; jobs that fit on none are left out and counted.
+  std::string parts_text;
+  std::string parts_name;
+  // The cluster and the teams as they are, to compare with: replayed first, with the scheduler of vrun. Empty: they are
+  // not.
+  std::string present_parts_text;
+  std::string present_teams_text;
   // Keep running jobs in place for preemptive baselines too. By default these may move jobs at no cost, as in the
   // published tables.
   bool exact = false;
   std::optional<std::string> from;   // seconds since the first submission, or a date of the trace
   std::optional<std::string> until;  // the same
-  // Each team's own GPUs (virtual_clusters.h); empty: teams have no quotas.
+  // Each team's own GPUs (virtual_clusters.h), or the teams of a real cluster (team_terms.h); empty: no quotas.
   std::string teams_text;
   std::string teams_name;
   SlurmParameters slurm;  // of the Slurm policy
@@ -44,6 +53,8 @@ struct StudyOptions {
   std::map<std::string, std::string> weight_files;
   // Replays per policy: of jobs with arrivals shifted by i/n of the span, of pods in different random orders.
   int32_t shifts = 1;
+  // Is told now and then how much of all replays is done, 0 to 1.
+  std::function<void(double)> progress;
 };
 
 struct PodOutcome {
@@ -76,6 +87,9 @@ struct Study {
   // One of the two has one entry per policy, in the order of the request.
   std::vector<JobOutcome> jobs;
   std::vector<PodOutcome> pods;
+  // If the trace says what happened to its jobs, and if the present cluster was given.
+  std::optional<JobOutcome> measured;
+  std::optional<JobOutcome> present;
 };
 
 // kInvalid, one line, for errors that the caller can correct.

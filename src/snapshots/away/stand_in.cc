@@ -56,7 +56,7 @@ class StandIn::Guest {
     }
     if (!message.has_attached() || message.attached().content_addresses_size() == 0) return;
     const auto& addresses = message.attached().content_addresses();
-    content_ = root_.nodes->UseContent({addresses.begin(), addresses.end()}, placement_);
+    content_ = root_.nodes->UseContent({addresses.begin(), addresses.end()}, {.placement = placement_});
     if (std::exchange(told_, true)) return;
     LogInfo("job {} attempt {}: its root is served to node {}", placement_.job(), placement_.attempt(),
             Escape(placement_.node()));

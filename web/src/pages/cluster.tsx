@@ -5,6 +5,7 @@ import { ago, count, duration, gpus, now, percent, person, plain, time, words } 
 import { useData } from "../live";
 import { link } from "../route";
 import type { CellNode, ClusterNow } from "../types";
+import { money } from "./usage";
 import { Card, JobLink, Stat, State, Table, Waiting, useTitle } from "../ui";
 
 // How many jobs of so many whole GPUs on one node would find room now.
@@ -39,6 +40,11 @@ function Content({ c, theme }: { c: ClusterNow; theme: string }) {
       <Stat label="Jobs waiting" value={count(c.waiting)} hint={c.queue.length ? `longest ${duration(now() - Math.min(...c.queue.map((q) => q.oldest_us)))}` : ""} />
       <Stat label="Nodes" value={count(c.nodes.length - away.length)} of={count(c.nodes.length)} hint="ready" tone={away.length ? "warn" : ""} />
       <Stat label="GPUs out of service" value={count(out)} hint={out ? [counts.b && `${counts.b} bad`, counts.d && `${counts.d} draining`, counts.l && `${counts.l} lost`].filter(Boolean).join(", ") : ""} tone={counts.b || counts.l ? "bad" : ""} />
+      {c.money && <Stat label="Cost in an hour" value={money(c.money.allocated_hour_micros, c.money.currency)} hint="of what jobs have now" />}
+      {c.money && <Stat label="Wasted" value={c.money.measured ? `${money(c.money.idle_hour_micros, c.money.currency)} / h` : "–"} tone={c.money.measured && c.money.idle_hour_micros > c.money.allocated_hour_micros / 2 ? "warn" : ""}
+        hint={`${c.money.measured ? "given to jobs and idle" : "nothing measured"}; ${money(c.money.lost_day_micros, c.money.currency)} of lost work in 24 h`} />}
+      {total > 0 && <Stat label="Fragmentation" value={c.free_gpus ? percent(c.scattered_gpus, c.free_gpus) : "–"}
+        hint={c.free_gpus ? `${count(c.scattered_gpus)} of ${count(c.free_gpus)} free GPUs are on nodes in part used` : "no GPU is free"} tone={c.free_gpus > 0 && c.scattered_gpus * 2 > c.free_gpus ? "warn" : ""} />}
     </dl>
     {total > 0 && <Card title="GPUs" wide aside={<a href={link("nodes")}>as a table</a>}><Cells nodes={c.nodes} theme={theme} /></Card>}
     {total > 0 && <Card title="Allocated against measured">

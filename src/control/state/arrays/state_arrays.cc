@@ -200,6 +200,8 @@ Status State::MakeJob(Array& array, const JobRow& whole, uint64_t position) {
   job.gang = whole.gang;
   job.submitted_us = whole.submitted_us;
   job.scheduling = SchedulingOfElement(whole.scheduling);
+  const auto& told = whole.notify.who().events();
+  if (std::find(told.begin(), told.end(), "array_tasks") != told.end()) job.notify = whole.notify;
   const bool in_order = array.row.left.first() == position;
   array.row.left.Remove(position);
   array.ready.Remove(position);

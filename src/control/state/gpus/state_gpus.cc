@@ -71,10 +71,17 @@ void State::JudgeHealth(NodeRow* row, const std::string& drain, bool fresh) {
   if (after.drain() != before.drain()) {
     LogWarning("node {} {}: {}", Escape(row->name), after.drain().empty() ? "can get jobs again" : "drains",
                after.drain().empty() ? "it has withdrawn its reason" : after.drain());
+    if (!after.drain().empty()) NoteNode("node_drained", row->name, "gets no more jobs: " + Escape(after.drain()));
   }
   if (after.bad_gpus() != before.bad_gpus()) {
     LogWarning("node {}: GPUs that no job gets: mask {:#x}, before {:#x}", Escape(row->name), after.bad_gpus(),
                before.bad_gpus());
+    std::string added;
+    for (uint32_t gpu = 0; gpu < 32; ++gpu) {
+      const bool is_new = ((after.bad_gpus() & ~before.bad_gpus()) >> gpu & 1) != 0;
+      if (is_new) added += (added.empty() ? "GPU " : ", ") + std::to_string(gpu);
+    }
+    if (!added.empty()) NoteNode("gpu_bad", row->name, added + " gets no more jobs");
   }
   if (!after.ignored().empty() && after.ignored() != before.ignored()) {
     LogError("node {}: {}", Escape(row->name), after.ignored());

@@ -18,6 +18,7 @@
 #include "base/escape.h"
 #include "base/log.h"
 #include "base/time/calendar.h"
+#include "control/money/day_sums.h"
 #include "control/money/usage_sums.h"
 #include "control/state/state.h"
 #include "sched/model/mig.h"
@@ -111,7 +112,8 @@ Status State::LoadAccounting() {
   accounted_ = false;
   looked_at_ = monotonic;
   month_from_ = 0;
-  return JudgeBudgets(false);
+  VRUN_TRY(JudgeBudgets(false));
+  return TellBudgets();
 }
 
 Status State::FollowClock() {
@@ -163,7 +165,9 @@ Status State::Account() {
   if (clock_->Monotonic() - looked_at_ < kLookEvery) return {};
   looked_at_ = clock_->Monotonic();
   VRUN_TRY(FollowClock());
-  return JudgeBudgets(true);
+  VRUN_TRY(JudgeBudgets(true));
+  VRUN_TRY(TellBudgets());
+  return TellLimits();
 }
 
 Status State::SaveAccounting() {
@@ -290,6 +294,17 @@ void State::EachHeld(Each each) const {
   }
 }
 
+template <typename Each>
+Status State::EachDay(int64_t from, int64_t to, Each each) const {
+  Status parsed;
+  VRUN_TRY(store_->ReadDays(from, to, [&](const Holder& holder, const DayRow& row) {
+    DaySums sums;
+    if (parsed) parsed = Merge(row.sums, &sums);
+    if (parsed) each(holder, row.day_us, sums);
+  }));
+  return parsed;
+}
+
 // --- sums ---
 
 Status State::SumUsage(const std::string& viewer, const v1::UsageRequest& request, v1::UsageReport* report) {
@@ -321,6 +336,10 @@ Status State::SumUsage(const std::string& viewer, const v1::UsageRequest& reques
       const auto*& one = read[&holder];
       if (one == nullptr) one = known(holder);
       sums.Add(one->first, row, one->second);
+    }));
+    VRUN_TRY(EachDay(from, to, [&](const Holder& holder, int64_t day, const DaySums& kept) {
+      const auto* one = known(holder);
+      sums.AddDay(one->first, day, kept, one->second);
     }));
   }
   EachHeld([&](const Holder& holder, const IntervalRow& row) {
@@ -405,6 +424,10 @@ Status State::JudgeBudgets(bool tell) {
       VRUN_TRY(store_->ReadIntervals(month_from_, NextMonth(now), [this](const Holder& holder, const IntervalRow& row) {
         AddPart(row, settings_.scheduler.prices.StepsOf(holder.pool, holder.gpu_type), month_from_,
                 NextMonth(month_from_), &month_[holder.team]);
+      }));
+      VRUN_TRY(EachDay(month_from_, NextMonth(now), [this](const Holder& holder, int64_t day, const DaySums& sums) {
+        month_[holder.team].Add(PartOfDay(sums, day, settings_.scheduler.prices.StepsOf(holder.pool, holder.gpu_type),
+                                          month_from_, NextMonth(month_from_)));
       }));
     }
     std::map<std::string, Amounts> all = month_;

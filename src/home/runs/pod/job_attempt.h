@@ -39,11 +39,19 @@ struct JobAttempt {
   };
 
   JobAttempt(EventLoop* l, const StreamBases& b) : loop(l), bases(b) {}
-  ~JobAttempt() { StopRetry(); }
+  ~JobAttempt() {
+    StopRetry();
+    EndContent();
+  }
   JobAttempt(const JobAttempt&) = delete;
   JobAttempt& operator=(const JobAttempt&) = delete;
 
   void StopRetry() { loop->Cancel(std::exchange(retry_timer, 0)); }
+  void EndContent() {
+    if (content && writes == Writes::kFinished && paths_home && failed_writes == 0) content->AllHome();
+    content.reset();
+    expected.reset();
+  }
   uint64_t fetched_bytes() const { return content ? content->sent_bytes() : 0; }
   bool preempted() const { return record && record->kind() == v1::ExitRecord::PREEMPTED_BY_JOB; }
 
@@ -60,6 +68,7 @@ struct JobAttempt {
   // Addresses of the file system server that reads from home.
   std::vector<std::string> content_addresses;
   std::unique_ptr<NodeLinks::ContentUse> content;
+  std::unique_ptr<NodeLinks::ContentUse> expected;  // before that
 
   std::unique_ptr<WriteBack> write_back;
 

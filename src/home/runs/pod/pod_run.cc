@@ -44,6 +44,7 @@ PodRun::PodRun(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes, 
       files_(files),
       conflicts_fail_(conflicts_fail),
       plan_(std::move(plan)),
+      spans_(plan_.job, plan_.trace_parent),
       sink_(sink) {
   if (plan_.tree) pin_ = roots_->Pin(plan_.tree, plan_.exposed);
 }
@@ -241,6 +242,8 @@ void PodRun::Connect() {
   if (ended() || suspended_ || !attempt_ || attempt_->task) return;
   if (placement_.addresses_size() == 0) return FinishWithout("node " + Escape(node()) + " has no address");
   if (plan_.live_paths && !live_tree_) return PrepareLivePaths();
+  // The node knows of the job from the controller, and may ask before it answers us.
+  if (!attempt_->content && !plan_.snapshot) attempt_->expected = nodes_->ExpectContent(ContentOfJob());
   const size_t next = attempt_->next_address++ % static_cast<size_t>(placement_.addresses_size());
   const std::string& address = placement_.addresses(static_cast<int>(next));
   LogDebug("job {}: to node {} at {}", plan_.job, Escape(node()), Escape(address));
@@ -450,9 +453,29 @@ void PodRun::BeginRunning() {
 }
 
 std::unique_ptr<NodeLinks::ContentUse> PodRun::UseContent() {
-  if (!plan_.snapshot) return nodes_->UseContent(attempt_->content_addresses, placement_);
+  if (!plan_.snapshot) return nodes_->UseContent(attempt_->content_addresses, ContentOfJob());
   return snapshots_->Serve(*plan_.snapshot, attempt_->content_addresses, placement_, plan_.trace,
                            [this](const Error& error) { sink_->OnNotice(error.message()); });
+}
+
+NodeLinks::ContentJob PodRun::ContentOfJob() {
+  NodeLinks::ContentJob job{.placement = placement_, .serves = {.any = true, .live = plan_.live, .trees = {}}};
+  for (const tree::TreePtr& tree : {plan_.tree, live_tree_}) {
+    if (!tree) continue;
+    job.serves.trees.insert(std::string(tree->id.view()));
+    if (tree->apart) job.serves.trees.insert(std::string(tree->apart->id.view()));
+  }
+  job.serves.live = job.serves.live || live_tree_;
+  job.withheld = [this](const std::string& path) { TellWithheld(path); };
+  return job;
+}
+
+void PodRun::TellWithheld(const std::string& path) {
+  constexpr size_t kMostTold = 5;
+  if (ended() || withheld_.size() > kMostTold || !withheld_.insert(path).second) return;
+  if (withheld_.size() > kMostTold) return sink_->OnNotice("more files were withheld from the job: see `man vrun`");
+  sink_->OnNotice("withheld from the job: " + Escape(path) + ": a private key or credential (`--expose " +
+                  Escape(path) + "` serves it)");
 }
 
 // --- the end ---
@@ -479,6 +502,7 @@ void PodRun::MaybeFinish() {
     CarryHome();
   }
   if (state_ != State::kEnding || !Complete()) return;
+  spans_.AllHome(placement_, attempt_->failed_writes, release_.conflicts());
   Outcome outcome;
   outcome.record = attempt_->record;
   outcome.exit_status = ExitStatus(*attempt_->record);
@@ -629,7 +653,7 @@ void PodRun::Finish(Outcome outcome) {
     // Not destroyed: its WriteBack may be on the stack.
     attempt_->StopRetry();
     attempt_->task.reset();
-    attempt_->content.reset();
+    attempt_->EndContent();
   }
   // Posted, because callers on the stack may not expect the run to be destroyed.
   loop_->Post([this, alive = alive_, outcome = std::move(outcome)] {

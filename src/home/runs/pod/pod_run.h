@@ -33,6 +33,7 @@
 #include "home/runs/job_roots.h"
 #include "home/runs/job_run.h"
 #include "home/runs/pod/job_attempt.h"
+#include "home/runs/pod/pod_spans.h"
 #include "home/serve/live_writes.h"
 #include "proto/control.pb.h"
 #include "proto/task.pb.h"
@@ -104,6 +105,8 @@ class PodRun : public JobRun {
   void FailFor(const std::string& lost);
   void OnAttached(const v1::Attached& attached);
   std::unique_ptr<NodeLinks::ContentUse> UseContent();
+  NodeLinks::ContentJob ContentOfJob();
+  void TellWithheld(const std::string& path);
   void OnWrite(v1::WriteBack message);
   void OnWriteBackEnd(const v1::WriteBackEnd& end);
   void AwaitLivePaths(const v1::WriteBackEnd& end);
@@ -159,6 +162,7 @@ class PodRun : public JobRun {
   const RunFiles* const files_;
   const bool conflicts_fail_;
   Plan plan_;
+  PodSpans spans_;
   TreeTable::Pin pin_;
   tree::TreePtr live_tree_;  // for live paths; null: not made yet
   TreeTable::Pin live_pin_;
@@ -197,7 +201,8 @@ class PodRun : public JobRun {
   // From the user, for the node of this attempt and of the next.
   std::vector<v1::SendSignal> signals_;  // not sent yet
   std::optional<v1::TerminalSize> size_;
-  std::set<v1::StreamId> closed_;  // outputs
+  std::set<v1::StreamId> closed_;   // outputs
+  std::set<std::string> withheld_;  // paths of private files that were told
 };
 
 }  // namespace vrun::home

@@ -66,6 +66,7 @@ void PodRun::OnOutput(v1::Output output) {
   // Another attempt may continue the stream: its end is passed on at the end of the job.
   const bool last = !MayFollow() || (attempt_->record && !Preempted());
   if (output.eof() && !last) mine.end_is_held = true;
+  if (!output.data().empty() && offset == 0) spans_.Output(placement_);
   if (!output.data().empty() || (output.eof() && last)) {
     sink_->OnOutput(output.stream(), offset, std::move(*output.mutable_data()), output.eof() && last);
   }
@@ -116,6 +117,7 @@ void PodRun::EndPorts() {
 
 void PodRun::OnExited(const v1::ExitRecord& record) {
   attempt_->record = record;
+  spans_.Exited();
   if (state_ < State::kEnding) state_ = State::kEnding;
   if (Preempted()) {
     sink_->OnDisconnected();  // stdin waits for the next attempt
@@ -164,6 +166,7 @@ void PodRun::MaybeRestart() {
     return FinishWithout(std::to_string(attempt_->failed_writes) +
                          " of the command's writes could not be applied at home, so it is not started again");
   }
+  spans_.AllHome(placement_, 0, release_.conflicts());
   if (!attempt_->task) return Retry();
   v1::TaskUp up;
   up.mutable_release();

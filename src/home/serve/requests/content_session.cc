@@ -96,7 +96,12 @@ void ContentSession::OnMessage(const std::string& message) {
   if (closed()) return;
   // These need no answer and are cheap.
   if (request.has_write()) return live_.Write(request.mutable_write());
-  if (request.has_heard()) return tree_.Heard(request.heard());
+  if (request.has_heard()) {
+    MutexLock lock(mutex_);
+    if (!serves_.live) request.mutable_heard()->set_look(false);
+    lock.unlock();
+    return tree_.Heard(request.heard());
+  }
   if (request.has_cancel()) return Cancel(request.cancel().id());
   if (request.has_get_root() || request.has_get_directory() || request.has_get_tree()) ++server_->metadata_requests_;
   const bool order = IsOrder(request);
@@ -115,8 +120,43 @@ void ContentSession::OnMessage(const std::string& message) {
   Schedule();
 }
 
+// A request names its tree, and home answers for that tree. An unknown tree is one from before a restart of home: what
+// is the same in the present one is served, to whoever knows its version or digest.
+bool ContentSession::TreeServed(const std::string& tree, const std::string& path) {
+  if (serves_.trees.contains(tree) || (serves_.live && path.empty() && tree == live_tree_)) return true;
+  const auto id = Digest::FromBytes(tree);
+  const auto held = id ? server_->trees_->Find(*id) : std::nullopt;
+  if (!held) return true;
+  if (!serves_.live) return false;
+  // The tree of a job elsewhere, or one with the same digest: not with what was exposed to that job alone.
+  if (!held->exposed.empty() && !path.empty()) {
+    const auto rules = server_->trees_->rules();
+    return rules && !rules->Denies(path);
+  }
+  if (held->exposed.empty()) live_tree_ = tree;
+  return true;
+}
+
+bool ContentSession::Served(const v1::ContentRequest& r) {
+  using Asked = v1::ContentRequest;
+  if (serves_.all) return true;
+  // What a run has touched may come a little after its end; it has a token and gives the node nothing.
+  if (r.what_case() == Asked::kPutTrace) return true;
+  if (!serves_.any) return false;
+  switch (r.what_case()) {
+    case Asked::kGetRoot: return TreeServed(r.get_root().tree(), "");
+    case Asked::kGetTree: return TreeServed(r.get_tree().tree(), "");
+    case Asked::kGetDirectory: return TreeServed(r.get_directory().tree(), "");
+    case Asked::kGetRange: return TreeServed(r.get_range().tree(), r.get_range().path());
+    case Asked::kGetExtents: return TreeServed(r.get_extents().tree(), r.get_extents().path());
+    case Asked::kGetResident: return TreeServed(r.get_resident().tree(), r.get_resident().path());
+    case Asked::kWatchTree: return serves_.live;  // a state of the root that home tells by itself
+    default: return true;                         // with the token of a job
+  }
+}
+
 void ContentSession::Wait(std::unique_ptr<Request> request, bool first) {
-  auto& queue = serves_ ? waiting_[request->urgency()] : held_;
+  auto& queue = Served(request->asked()) ? waiting_[request->urgency()] : held_;
   if (first) {
     queue.push_front(std::move(request));
   } else {
@@ -124,22 +164,31 @@ void ContentSession::Wait(std::unique_ptr<Request> request, bool first) {
   }
 }
 
-void ContentSession::SetServes(bool serves) {
+void ContentSession::SetServes(Serves serves) {
+  bool live = false;
   {
     MutexLock lock(mutex_);
-    if (serves == serves_) return;
-    serves_ = serves;
-    if (serves) {
-      for (auto& request : held_) waiting_[request->urgency()].push_back(std::move(request));
-      held_.clear();
-    } else {
-      for (auto& queue : waiting_) {
-        std::move(queue.begin(), queue.end(), std::back_inserter(held_));
-        queue.clear();
+    serves_ = std::move(serves);
+    live_tree_.clear();
+    live = serves_.live;
+    std::deque<std::unique_ptr<Request>> all;
+    for (auto& queue : waiting_) {
+      std::move(queue.begin(), queue.end(), std::back_inserter(all));
+      queue.clear();
+    }
+    std::move(held_.begin(), held_.end(), std::back_inserter(all));
+    held_.clear();
+    // Orders give nothing and were not held before.
+    for (auto& request : all) {
+      if (IsOrder(request->asked()) && !request->asked().has_watch_tree()) {
+        waiting_[request->urgency()].push_back(std::move(request));
+      } else {
+        Wait(std::move(request), false);
       }
     }
+    Schedule();
   }
-  if (serves) OnWritable();  // what the node was not told meanwhile
+  if (live) OnWritable();  // what the node was not told meanwhile
 }
 
 void ContentSession::Cancel(uint64_t id) {
@@ -183,7 +232,7 @@ bool ContentSession::closed() const {
 
 bool ContentSession::full() const {
   MutexLock lock(mutex_);
-  return stream_ == nullptr || !serves_ || stream_->queued_bytes() > rpc::Stream::kHighWater;
+  return stream_ == nullptr || !serves_.live || stream_->queued_bytes() > rpc::Stream::kHighWater;
 }
 
 void ContentSession::Queue(std::unique_ptr<Request> request) {

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_set>
 
@@ -24,6 +26,14 @@ namespace vrun::home {
 
 class ContentServer;
 
+// What the jobs of this home that run at a node may have of it.
+struct Serves {
+  bool any = false;             // there is one
+  bool all = false;             // every tree
+  bool live = false;            // the states of the root, without what --expose shows to other jobs
+  std::set<std::string> trees;  // digests
+};
+
 // Any thread. The server's threads work in steps of at most 1 MiB, and urgent answers overtake read-ahead in the
 // stream, so a more urgent request waits for at most one step. While more than rpc::Stream::kHighWater is queued,
 // nothing is read ahead; above twice that, only directory objects are read.
@@ -41,10 +51,16 @@ class ContentSession : public NodeStream {
   void OnWritable();
   // Drops waiting requests. The stream is not used after the return.
   void Close();
-  // False: no job of this home runs at the node. Then requests wait, and the node is not told of new states of the
-  // root. Writes are taken all the same: they may be what is left of a view that died with its node. At the beginning
-  // true.
-  void SetServes(bool serves);
+  // Requests for other trees wait until a job there has them, and so does everything while there is no job. The node is
+  // told of new states of the root only for live jobs. At the beginning everything is served.
+  void SetServes(Serves serves);
+  void SetServes(bool all) { SetServes(Serves{.any = all, .all = all, .live = all, .trees = {}}); }
+  // False: what the node sends for its live views waits for the next job there. At the beginning true.
+  void SetTakesWrites(bool takes) { live_.SetTakes(takes); }
+  // Called, on any thread, with each path whose content this stream has refused as private. Set before Start.
+  void OnWithheld(std::function<void(const std::string& path)> withheld) { withheld_ = std::move(withheld); }
+  // The node at the other side: what its views write comes from nowhere else. Set before Start.
+  void SetNode(const std::string& node) { live_.SetNode(node); }
   // Bytes of all answers so far.
   uint64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
   // TreeWatch::shown_micros.
@@ -53,11 +69,16 @@ class ContentSession : public NodeStream {
   // --- NodeStream ---
   void Send(const v1::ContentReply& reply, Urgency urgency, bool slices) override;
   void Queue(std::unique_ptr<Request> request) override;
+  void Withheld(const std::string& path) override {
+    if (withheld_) withheld_(path);
+  }
   bool closed() const override;
   bool full() const override;
 
  private:
   std::unique_ptr<Request> Make(v1::ContentRequest request);
+  bool Served(const v1::ContentRequest& request) VRUN_REQUIRES(mutex_);
+  bool TreeServed(const std::string& tree, const std::string& path) VRUN_REQUIRES(mutex_);
   // Puts it where it waits for its turn, or for a job.
   void Wait(std::unique_ptr<Request> request, bool first) VRUN_REQUIRES(mutex_);
   void Cancel(uint64_t id);
@@ -66,6 +87,7 @@ class ContentSession : public NodeStream {
   size_t SliceBytes() const;
 
   ContentServer* const server_;
+  std::function<void(const std::string& path)> withheld_;
   std::atomic<uint64_t> sent_bytes_{0};
   CompressionPolicy policy_;
   // Per-node state of some kinds of requests. They lock themselves and are called without mutex_.
@@ -78,8 +100,9 @@ class ContentSession : public NodeStream {
   mutable Mutex mutex_;
   rpc::Stream* stream_ VRUN_GUARDED_BY(mutex_) = nullptr;
   std::deque<std::unique_ptr<Request>> waiting_[kUrgencies] VRUN_GUARDED_BY(mutex_);
-  bool serves_ VRUN_GUARDED_BY(mutex_) = true;
-  std::deque<std::unique_ptr<Request>> held_ VRUN_GUARDED_BY(mutex_);  // until a job runs at the node
+  Serves serves_ VRUN_GUARDED_BY(mutex_){.any = true, .all = true, .live = true, .trees = {}};
+  std::string live_tree_ VRUN_GUARDED_BY(mutex_);  // the last one that was found to be served to live jobs
+  std::deque<std::unique_ptr<Request>> held_ VRUN_GUARDED_BY(mutex_);  // until a job at the node has that tree
   std::unordered_set<uint64_t> running_ VRUN_GUARDED_BY(mutex_);
   std::unordered_set<uint64_t> cancelled_ VRUN_GUARDED_BY(mutex_);  // of running_
   size_t scheduled_ VRUN_GUARDED_BY(mutex_) = 0;                    // steps posted to the workers

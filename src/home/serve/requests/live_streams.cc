@@ -8,6 +8,7 @@ namespace vrun::home {
 Status LiveStreams::Begin(const v1::ContentRequest& request) {
   if (writes_ == nullptr) return Error(Code::kUnsupported, "this server does not accept writes");
   const uint64_t view = request.begin_writes().view();
+  VRUN_TRY(writes_->Bind(view, node_));
   const uint64_t joined =
       writes_->Join(view, [weak = stream_->weak_from_this(), id = request.id()](const v1::LiveAck& ack) {
         const auto stream = weak.lock();
@@ -20,6 +21,7 @@ Status LiveStreams::Begin(const v1::ContentRequest& request) {
   {
     MutexLock lock(mutex_);
     joined_[view] = joined;
+    writes_->Rest(view, !takes_);
   }
   if (stream_->closed()) Leave();  // closed in the meantime
   return {};
@@ -27,6 +29,13 @@ Status LiveStreams::Begin(const v1::ContentRequest& request) {
 
 void LiveStreams::Write(v1::ContentRequest::LiveWrite* write) {
   if (writes_ != nullptr) writes_->Write(write->view(), write->begin(), std::move(*write->mutable_write()));
+}
+
+void LiveStreams::SetTakes(bool takes) {
+  if (writes_ == nullptr) return;
+  MutexLock lock(mutex_);
+  takes_ = takes;
+  for (const auto& [view, joined] : joined_) writes_->Rest(view, !takes);
 }
 
 Status LiveStreams::End(const v1::ContentRequest& request) {

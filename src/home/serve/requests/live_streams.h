@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 
 #include "base/thread/mutex.h"
 #include "home/serve/lent_files.h"
@@ -20,6 +21,9 @@ class LiveStreams {
       : writes_(writes), lent_(lent), stream_(stream) {}
   Status Begin(const v1::ContentRequest& request);
   void Write(v1::ContentRequest::LiveWrite* write);
+  // ContentSession::SetTakesWrites, SetNode.
+  void SetTakes(bool takes);
+  void SetNode(const std::string& node) { node_ = node; }
   // The view has ended. Blocks.
   Status End(const v1::ContentRequest& request);
   void Leave();
@@ -28,7 +32,9 @@ class LiveStreams {
   LiveWrites* const writes_;
   LentFiles* const lent_;
   NodeStream* const stream_;
+  std::string node_;
   Mutex mutex_;
+  bool takes_ VRUN_GUARDED_BY(mutex_) = true;
   std::map<uint64_t, uint64_t> joined_ VRUN_GUARDED_BY(mutex_);  // view -> result of LiveWrites::Join
 };
 

@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "base/result.h"
+#include "home/root/deny_list.h"
 #include "proto/content.pb.h"
 
 namespace vrun::home {
@@ -27,6 +29,8 @@ class NodeStream : public std::enable_shared_from_this<NodeStream> {
   virtual void Send(const v1::ContentReply& reply, Urgency urgency = kDirectories, bool slices = false) = 0;
   // Queues work that home itself begins. Dropped when the stream is closed.
   virtual void Queue(std::unique_ptr<Request> request) = 0;
+  // A private file was asked for.
+  virtual void Withheld(const std::string& /*path*/) {}
   virtual bool closed() const = 0;
   // Closed, or has much queued.
   virtual bool full() const = 0;
@@ -43,6 +47,7 @@ class Request {
   virtual bool Step() = 0;
 
   uint64_t id() const { return request_.id(); }
+  const v1::ContentRequest& asked() const { return request_; }
   Urgency urgency() const { return urgency_; }
 
  protected:
@@ -53,6 +58,7 @@ class Request {
     return last;
   }
   bool Fail(const Error& error) {
+    if (request_.has_get_range() && IsPrivateFile(error)) stream_->Withheld(request_.get_range().path());
     v1::ContentReply reply;
     reply.set_id(id());
     reply.set_last(true);

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/notify/sender.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/log.h"
+#include "control/notify/url.h"
+
+namespace vrun::control::notify {
+namespace {
+
+constexpr int64_t kFirstPause = 2'000'000, kLongestPause = 600'000'000;
+
+// Who does not answer for one of these messages does not for the others.
+std::string ReceiverOf(const v1::Notification& message) {
+  if (!message.mail().empty()) return "mail";
+  const auto url = ParseUrl(message.webhook());
+  return url ? url->origin : "?";
+}
+
+std::string NameOf(const v1::Notification& message) {
+  return message.id() + " to " + Escape(message.mail().empty() ? message.webhook() : message.mail());
+}
+
+Outcome TryNow(const NotifySettings& settings, const v1::Notification& message, const std::atomic<bool>* ended) {
+  return Deliver(settings, message, WallMicros(), ended);
+}
+
+}  // namespace
+
+Sender::Sender(NotifySettings settings, Done done, Try attempt)
+    : done_(std::move(done)),
+      try_(attempt ? std::move(attempt) : Try(&TryNow)),
+      settings_(std::make_shared<const NotifySettings>(std::move(settings))),
+      thread_([this] { Run(); }) {}
+
+Sender::~Sender() {
+  {
+    MutexLock lock(mutex_);
+    ended_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Sender::Offer(std::vector<StoredMessage> messages) {
+  if (messages.empty()) return;
+  {
+    MutexLock lock(mutex_);
+    for (StoredMessage& message : messages) {
+      if (known_.insert(message.first).second) lines_[ReceiverOf(message.second)].messages.push_back(std::move(message));
+    }
+  }
+  changed_.notify_all();
+}
+
+void Sender::Use(NotifySettings settings) {
+  {
+    MutexLock lock(mutex_);
+    settings_ = std::make_shared<const NotifySettings>(std::move(settings));
+    for (auto& [receiver, line] : lines_) line.next_us = 0;
+  }
+  changed_.notify_all();
+}
+
+// The line that has waited for longest among those whose time has come, else the one whose time comes next.
+std::map<std::string, Sender::Line>::iterator Sender::Due(int64_t now) {
+  std::erase_if(lines_, [now](const auto& entry) { return entry.second.messages.empty() && entry.second.next_us <= now; });
+  auto due = lines_.end();
+  for (auto it = lines_.begin(); it != lines_.end(); ++it) {
+    if (it->second.messages.empty()) continue;
+    if (due == lines_.end() || it->second.next_us < due->second.next_us) due = it;
+  }
+  return due;
+}
+
+void Sender::Run() {
+  MutexLock lock(mutex_);
+  while (!ended_) {
+    const int64_t now = MonotonicMicros();
+    const auto due = Due(now);
+    if (due == lines_.end()) {
+      changed_.wait(lock);
+      continue;
+    }
+    if (due->second.next_us > now) {
+      changed_.wait_for(lock, std::chrono::microseconds(due->second.next_us - now));
+      continue;
+    }
+    const std::string receiver = due->first;
+    StoredMessage message = std::move(due->second.messages.front());
+    due->second.messages.pop_front();
+    // So the others have their turn.
+    due->second.next_us = now;
+    const std::shared_ptr<const NotifySettings> settings = settings_;
+    lock.unlock();
+    const Outcome outcome = try_(*settings, message.second, &ended_);
+    if (!ended_) Settle(receiver, std::move(message), outcome, settings->most_micros);
+    lock.lock();
+  }
+}
+
+void Sender::Settle(const std::string& receiver, StoredMessage message, const Outcome& outcome, int64_t most_micros) {
+  const auto& [row, what] = message;
+  const bool mail = !what.mail().empty();
+  const bool too_old = WallMicros() - what.made_us() > most_micros;
+  const bool over = outcome.kind != Outcome::Kind::kAgain || too_old;
+  if (over && outcome.kind != Outcome::Kind::kSent) {
+    LogWarning("notification {} is dropped: {}{}", NameOf(what), outcome.why,
+               too_old ? ", for " + std::to_string(most_micros / 3'600'000'000) + " hours" : "");
+  }
+  const uint64_t number = row;
+  {
+    MutexLock lock(mutex_);
+    Line& line = lines_[receiver];
+    if (outcome.kind == Outcome::Kind::kAgain) {
+      if (line.failures == 0) LogWarning("notification {}: {}: tries again", NameOf(what), outcome.why);
+      const int64_t pause = kFirstPause << std::min(line.failures, 12);
+      line.next_us = MonotonicMicros() + std::min(pause, kLongestPause);
+      ++line.failures;
+    } else {
+      line.failures = 0;
+    }
+    if (!over) {
+      // Another one of the same receiver may go all the same.
+      line.messages.push_back(std::move(message));
+      return;
+    }
+    known_.erase(number);
+  }
+  done_(number, mail, outcome.kind == Outcome::Kind::kSent);
+}
+
+}  // namespace vrun::control::notify

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Delivers messages on a thread of its own. What it is given is in the controller's database and stays there until it
+// was delivered or given up, so that nothing is lost with this process; a message that was delivered just before a
+// crash is delivered once more, with the same id.
+//
+// Each receiver, a mail server or the origin of a URL, has a line of its own. Who does not answer is tried again after
+// 2 s, then after twice as long each time, up to 10 minutes; the others do not wait for him. A message that is older
+// than NotifySettings::most_micros is given up, with one line in the log.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/thread/mutex.h"
+#include "control/notify/deliver.h"
+#include "control/notify/settings.h"
+#include "proto/notify.pb.h"
+
+namespace vrun::control::notify {
+
+// The number of the message's row, and the message.
+using StoredMessage = std::pair<uint64_t, v1::Notification>;
+
+class Sender {
+ public:
+  // Called on the sender's thread: the message needs no more tries.
+  using Done = std::function<void(uint64_t row, bool mail, bool sent)>;
+  // One try; a test can replace it.
+  using Try = std::function<Outcome(const NotifySettings&, const v1::Notification&, const std::atomic<bool>* ended)>;
+
+  Sender(NotifySettings settings, Done done, Try attempt = nullptr);
+  // Ends a try that is under way. `done` is not called any more.
+  ~Sender();
+  Sender(const Sender&) = delete;
+  Sender& operator=(const Sender&) = delete;
+
+  // Any thread. Those that it has already are left out.
+  void Offer(std::vector<StoredMessage> messages);
+  // Any thread. From the next try on, which is at once.
+  void Use(NotifySettings settings);
+
+ private:
+  struct Line {
+    std::deque<StoredMessage> messages;
+    int failures = 0;
+    int64_t next_us = 0;  // monotonic
+  };
+
+  void Run();
+  std::map<std::string, Line>::iterator Due(int64_t now) VRUN_REQUIRES(mutex_);
+  void Settle(const std::string& receiver, StoredMessage message, const Outcome& outcome, int64_t most_micros);
+
+  const Done done_;
+  const Try try_;
+  std::atomic<bool> ended_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  std::shared_ptr<const NotifySettings> settings_ VRUN_GUARDED_BY(mutex_);
+  std::map<std::string, Line> lines_ VRUN_GUARDED_BY(mutex_);  // by receiver
+  std::set<uint64_t> known_ VRUN_GUARDED_BY(mutex_);           // rows of all messages in lines_ and of the present try
+  std::thread thread_;
+};
+
+}  // namespace vrun::control::notify

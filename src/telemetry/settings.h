@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where spans go and which: from a daemon's options and OpenTelemetry's standard variables
+// (https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/). An option has the last word, but
+// for OTEL_SDK_DISABLED=true.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "telemetry/span.h"
+
+namespace vrun::telemetry {
+
+// Options of a daemon.
+struct Options {
+  std::string
+      endpoint;  // http[s]://HOST[:PORT][/PATH] of a collector; /v1/traces is added; "": as the environment says
+  std::string headers_file;  // lines "NAME: value", for the collector; nobody but its owner may read it; "": none
+  std::string ratio;         // part of the jobs that are traced, 0 to 1; "": as the environment says
+};
+
+struct Sampler {
+  enum class Rule : uint8_t { kOn, kOff, kRatio } rule = Rule::kOn;
+  bool parent_decides = true;  // where there is one
+  double ratio = 1;            // of kRatio
+
+  // For a trace without a parent the same in every program, as it depends on the trace's name alone: the last 63 bits
+  // of it, as the SDKs of OpenTelemetry do.
+  bool Takes(const TraceId& trace, const TraceParent* parent) const;
+};
+
+struct Settings {
+  std::string url;  // "": nothing is sent
+  std::vector<std::pair<std::string, std::string>> headers;
+  std::string ca_file;  // of the collector's certificate; "": the system's authorities
+  int64_t timeout_ms = 10'000;
+  int64_t delay_ms = 5'000;  // spans wait so long for others
+  size_t most_queued = 16'384;
+  size_t most_at_once = 512;
+  std::string service;  // OTEL_SERVICE_NAME; "": the program's own
+  Attributes resource;  // OTEL_RESOURCE_ATTRIBUTES
+  Sampler sampler;
+};
+
+// As std::getenv.
+using GetVariable = std::function<const char*(const char*)>;
+
+// kInvalid: a setting that cannot be meant, with its name.
+Result<Settings> ReadSettings(const Options& options, const GetVariable& variable);
+
+// http or https, ASCII, no user and password in it.
+Status CheckEndpoint(std::string_view url);
+// "a=b,c=d" of OTEL_EXPORTER_OTLP_HEADERS and OTEL_RESOURCE_ATTRIBUTES: percent-encoded values.
+Result<std::vector<std::pair<std::string, std::string>>> ParseList(std::string_view text);
+// "0.25". kInvalid unless 0 to 1.
+Result<double> ParseRatio(std::string_view text);
+
+}  // namespace vrun::telemetry
