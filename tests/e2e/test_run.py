@@ -210,7 +210,7 @@ def test_ctrl_c_while_waiting_cancels_and_is_130(cluster):
     assert p.wait(20) == 130
     hog.send_signal(signal.SIGTERM)
     assert hog.wait(20) == 143
-    assert not cluster.json("jobs")["jobs"]
+    wait_until("neither job is left", lambda: not cluster.json("jobs")["jobs"])
 
 
 # --- terminals
