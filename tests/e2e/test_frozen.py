@@ -254,6 +254,7 @@ def test_every_attempt_sees_the_same_and_what_the_job_wrote(sturdy, restart):
     urgent = submit(c, "-G", "2", "--class", "production", "--no-requeue", "--", "sleep", "300")
     wait_for(c, urgent, "RUNNING")
     wait_for(c, job, "PENDING")
+    held(c, 3)  # the root of the second attempt, with what the first one wrote
     (c.root / "root/mark").write_text("somebody else's\n")
     (c.root / "root/new").write_text("somebody else's\n")
     if restart:
