@@ -85,8 +85,8 @@ std::string AddressHere(const std::string& listen, int port) {
 // On an error the log has the reason and nothing changes.
 void ReadConfigAgain(const std::string& path, const people::Members& members, Service* service) {
   Result<SchedulerConfig> config = ReadSchedulerConfig(path);
-  members.Audit({"", "controller", "here", "configure", Escape(path),
-                 config ? "ok" : "refused: " + config.error().message()});
+  members.Audit(
+      {"", "controller", "here", "configure", Escape(path), config ? "ok" : "refused: " + config.error().message()});
   if (!config) return LogError("{}: the old configuration stays in use", config.error().message());
   LogInfo("{} teams and the places of {} nodes read from {}", config->teams.size(), config->places.size(),
           Escape(path));

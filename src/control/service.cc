@@ -186,8 +186,8 @@ void Service::ServePeople() {
     if (!request.ParseFromString(bytes)) return reply(Error(Code::kCorrupt, "join: not a request"));
     Result<v1::JoinReply> joined = Join(*members_, authority_, request, peer.address, WallMicros());
     if (!joined) {
-      members_->AuditRefused({"", request.role() + " " + request.name(), peer.address, "join", "",
-                              joined.error().message()});
+      members_->AuditRefused(
+          {"", request.role() + " " + request.name(), peer.address, "join", "", joined.error().message()});
       return reply(std::move(joined).error());
     }
     reply(joined->SerializeAsString());

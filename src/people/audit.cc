@@ -45,7 +45,8 @@ Result<std::vector<std::string>> MonthsOf(const std::string& file) {
   }
   while (const dirent* entry = ::readdir(open)) {
     const std::string name = entry->d_name;
-    if (name.starts_with(begin) && IsMonth(name.substr(begin.size()))) months.push_back(file + "-" + name.substr(begin.size()));
+    if (name.starts_with(begin) && IsMonth(name.substr(begin.size())))
+      months.push_back(file + "-" + name.substr(begin.size()));
   }
   ::closedir(open);
   std::sort(months.begin(), months.end());
@@ -94,8 +95,8 @@ Result<int> RotateAudit(const std::string& file, int64_t now_us, int64_t keep_us
   if (auto open = OpenFile(file, O_RDONLY)) {
     VRUN_ASSIGN(const size_t n, ReadUpTo(open->get(), first.data(), first.size()));
     first.resize(n);
-    // Lines of the first days of a month may be moved with those of the month before. They are kept longer, not shorter:
-    // the name is that of the last one.
+    // Lines of the first days of a month may be moved with those of the month before. They are kept longer, not
+    // shorter: the name is that of the last one.
     if (n == kMonthDigits && IsMonth(first) && first < now) {
       const std::string last = DayText(MonthOf(now_us) - 1).substr(0, kMonthDigits);
       std::string moved = file + "-" + last;

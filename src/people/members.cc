@@ -209,7 +209,8 @@ void Members::AuditRefused(AuditEntry entry) const {
     }
     if (++refused_->count > kMostRefused) return;
   }
-  if (left_out > 0) Audit({"", "controller", "here", "refused", std::to_string(left_out) + " more attempts", "refused"});
+  if (left_out > 0)
+    Audit({"", "controller", "here", "refused", std::to_string(left_out) + " more attempts", "refused"});
   if (!entry.result.starts_with("refused")) entry.result = "refused: " + entry.result;
   Audit(std::move(entry));
 }

@@ -41,8 +41,8 @@ TEST(NotifyOptionsTest, EventsAreThoseOfSlurm) {
 
 TEST(NotifyOptionsTest, WordsThatAreNoneAreRefusedInOneLine) {
   for (const char* wrong : {"--mail-type=SOON", "--mail-type=", "--mail-type=END,NONE", "--mail-type=ARRAY_TASKS",
-                            "--mail-type=END\nBcc: x", "--mail-user=a b", "--mail-user=a\r\nBcc:b@c", "--mail-user=",
-                            "--notify-url=ftp://x/", "--notify-url=x", "--notify-url=https://x/\ny"}) {
+                            "--mail-type=END\nBcc: x", "--mail-user=a b", "--mail-user=a\r\nBcc:b@c",
+                            "--mail-user=", "--notify-url=ftp://x/", "--notify-url=x", "--notify-url=https://x/\ny"}) {
     const std::string said = SpecOf({wrong}).name();
     EXPECT_FALSE(said.empty()) << wrong;
     EXPECT_EQ(said.find('\n'), std::string::npos) << said;

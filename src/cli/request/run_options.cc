@@ -217,8 +217,8 @@ constexpr OptionSpec kMailTypeSpec{kMailType,
                                    "element; NONE"};
 constexpr OptionSpec kMailUserSpec{
     kMailUser, 0, "mail-user", kValue, "ADDRESS,...", "where that mail goes (default: your address)"};
-constexpr OptionSpec kNotifyUrlSpec{
-    kNotifyUrl, 0, "notify-url", kValue, "URL", "the cluster calls this URL at these events (ALL)"};
+constexpr OptionSpec kNotifyUrlSpec{kNotifyUrl, 0,     "notify-url",
+                                    kValue,     "URL", "the cluster calls this URL at these events (ALL)"};
 constexpr OptionSpec kRequeueSpec{
     kRequeue, 0,  "requeue",
     kFlag,    "", "it may be stopped for another job and is then started again from its beginning (vbatch: default)"};

@@ -27,7 +27,8 @@ std::set<uint64_t> NamedByOthers(const State& state, const std::vector<OldJob>& 
   }
   for (const auto& [id, job] : state.jobs()) {
     const v1::Scheduling& s = job.scheduling;
-    for (const auto* list : {&s.after(), &s.after_ok(), &s.after_not_ok(), &s.after_start(), &s.after_corresponding()}) {
+    for (const auto* list :
+         {&s.after(), &s.after_ok(), &s.after_not_ok(), &s.after_start(), &s.after_corresponding()}) {
       for (const uint64_t other : *list) {
         if (wanted.contains(other)) named.insert(other);
       }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Removes what is older than the configuration says ([retention]): jobs, of which sums by day are left, and lines of the
-// audit log.
+// Removes what is older than the configuration says ([retention]): jobs, of which sums by day are left, and lines of
+// the audit log.
 //
 // A job stays while an unfinished job depends on it, and an element while its array has not ended long enough ago. Each
-// run takes little time, in a transaction: a job's intervals are added to the days in the same one that removes them, so
-// nothing is counted twice or lost when the controller ends in between.
+// run takes little time, in a transaction: a job's intervals are added to the days in the same one that removes them,
+// so nothing is counted twice or lost when the controller ends in between.
 #pragma once
 
 #include <cstdint>

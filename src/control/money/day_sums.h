@@ -17,10 +17,10 @@
 namespace vrun::control {
 
 struct DaySums {
-  Amounts amounts;    // without money
-  Wide lost_cpu = 0;  // as Amounts::cpu
-  std::vector<uint64_t> jobs;   // that had room on the day; with repetitions until Encode
-  std::vector<int64_t> waits;   // microseconds, one for each attempt that began on it
+  Amounts amounts;             // without money
+  Wide lost_cpu = 0;           // as Amounts::cpu
+  std::vector<uint64_t> jobs;  // that had room on the day; with repetitions until Encode
+  std::vector<int64_t> waits;  // microseconds, one for each attempt that began on it
 };
 
 // Adds the parts of the interval to its days, by their beginnings.

@@ -83,8 +83,8 @@ std::string Why(CURLcode code, const char* detail) {
 Outcome DeliverMail(const NotifySettings& settings, const v1::Notification& message, const std::atomic<bool>* ended) {
   if (!settings.mails()) return {Outcome::Kind::kNever, "no mail server is configured any more"};
   if (!IsMailAddress(message.mail())) return {Outcome::Kind::kNever, "not an address"};
-  const std::string mail = Compose(
-      {settings.from, message.mail(), message.subject(), message.text(), message.id(), message.made_us()});
+  const std::string mail =
+      Compose({settings.from, message.mail(), message.subject(), message.text(), message.id(), message.made_us()});
   char detail[CURL_ERROR_SIZE] = {};
   const Easy easy = Begin(settings.smtp, "smtp,smtps", ended, detail);
   if (!easy) return {Outcome::Kind::kAgain, "no memory"};
@@ -114,7 +114,8 @@ Outcome DeliverMail(const NotifySettings& settings, const v1::Notification& mess
   if (code == CURLE_OK) return {};
   long status = 0;
   ::curl_easy_getinfo(easy.get(), CURLINFO_RESPONSE_CODE, &status);
-  // The server has refused the receiver, the sender or the mail for good. Not so a login: the password may be corrected.
+  // The server has refused the receiver, the sender or the mail for good. Not so a login: the password may be
+  // corrected.
   const bool refused = (code == CURLE_SEND_ERROR || code == CURLE_WEIRD_SERVER_REPLY) && status >= 550 && status < 560;
   const std::string why = Why(code, detail) + (status != 0 ? " (" + std::to_string(status) + ")" : "");
   return {refused ? Outcome::Kind::kNever : Outcome::Kind::kAgain, why};
@@ -160,7 +161,8 @@ Outcome DeliverWebhook(const NotifySettings& settings, const v1::Notification& m
   if (code != CURLE_OK && code != CURLE_WRITE_ERROR) return {Outcome::Kind::kAgain, Why(code, detail)};
   // As Standard Webhooks says: whoever is gone wants no more.
   return {status == 410 ? Outcome::Kind::kNever : Outcome::Kind::kAgain,
-          "it answers " + std::to_string(status) + (status >= 300 && status < 400 ? ", and redirects are not followed" : "")};
+          "it answers " + std::to_string(status) +
+              (status >= 300 && status < 400 ? ", and redirects are not followed" : "")};
 }
 
 }  // namespace

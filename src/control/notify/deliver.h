@@ -21,7 +21,8 @@ struct Outcome {
 };
 
 // Blocks for up to 20 s, or until `*ended`. Any thread. `now_us`: wall clock. Redirects are refused, and so are other
-// protocols than SMTP and HTTP. Whether a job may name its URL is asked again, because the configuration may be another.
+// protocols than SMTP and HTTP. Whether a job may name its URL is asked again, because the configuration may be
+// another.
 Outcome Deliver(const NotifySettings& settings, const v1::Notification& message, int64_t now_us,
                 const std::atomic<bool>* ended);
 

@@ -61,16 +61,18 @@ TEST(UrlTest, PrefixesAreComparedAsUrls) {
   EXPECT_FALSE(under("https://h.org:8443/vrun/x", "https://h.org/vrun/"));
   EXPECT_FALSE(under("https://h.org.evil.org/vrun/x", "https://h.org/"));
   EXPECT_FALSE(under("https://h.org/vrun/../admin", "https://h.org/vrun/"));
-  for (const char* wrong : {"ftp://h/", "file:///etc/passwd", "https://h.org@evil.org/", "https://u:p@h.org/",
-                            "https://h.org/%2e%2e/x", "https://h.org/a%2Fb", "https://h.org/x#y", "https://h.org\\@evil/",
-                            "https:///x", "h.org/x", "https://h.org/a\r\nb", "gopher://h:25/x"}) {
+  for (const char* wrong :
+       {"ftp://h/", "file:///etc/passwd", "https://h.org@evil.org/", "https://u:p@h.org/", "https://h.org/%2e%2e/x",
+        "https://h.org/a%2Fb", "https://h.org/x#y", "https://h.org\\@evil/", "https:///x", "h.org/x",
+        "https://h.org/a\r\nb", "gopher://h:25/x"}) {
     EXPECT_FALSE(ParseUrl(wrong)) << wrong;
   }
 }
 
 TEST(UrlTest, Addresses) {
   for (const char* right : {"anna@example.org", "a.b+c@x", "a@x-y.org"}) EXPECT_TRUE(IsMailAddress(right)) << right;
-  for (const char* wrong : {"", "anna", "@x", "a@", "a b@x", "a@x\r\nBcc: b", "a@@x", "a@x>", "a..b@x", "-f@x", "a@.x"}) {
+  for (const char* wrong :
+       {"", "anna", "@x", "a@", "a b@x", "a@x\r\nBcc: b", "a@@x", "a@x>", "a..b@x", "-f@x", "a@.x"}) {
     EXPECT_FALSE(IsMailAddress(wrong)) << wrong;
   }
 }
@@ -92,8 +94,9 @@ TEST(NotifySettingsTest, TheSectionIsRead) {
   EXPECT_TRUE(s->webhooks[0].Watches("lab") && !s->webhooks[0].Watches(""));
   EXPECT_FALSE(ParseNotify("[notify]\nsmtp = \"smtp://127.0.0.1:25\"\nfrom = \"v@x.org\"\n", "f")->starttls);
   EXPECT_FALSE(ParseNotify("", "f")->JobWebhook("https://h/"));
-  for (const char* wrong : {"smtp = \"http://x\"", "smtp = \"smtp://mail\"", "soon = 1", "hours = 0", "operators = [\"x\"]",
-                            "job_webhooks = [\"ftp://x\"]", "user = \"u\"", "webhook = 3", "domain = \"a b\""}) {
+  for (const char* wrong :
+       {"smtp = \"http://x\"", "smtp = \"smtp://mail\"", "soon = 1", "hours = 0", "operators = [\"x\"]",
+        "job_webhooks = [\"ftp://x\"]", "user = \"u\"", "webhook = 3", "domain = \"a b\""}) {
     const auto bad = ParseNotify(std::string("\n[notify]\n") + wrong + "\n", "f");
     ASSERT_FALSE(bad) << wrong;
     EXPECT_TRUE(bad.error().message().starts_with("f:")) << bad.error().message();

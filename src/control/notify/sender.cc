@@ -50,7 +50,8 @@ void Sender::Offer(std::vector<StoredMessage> messages) {
   {
     MutexLock lock(mutex_);
     for (StoredMessage& message : messages) {
-      if (known_.insert(message.first).second) lines_[ReceiverOf(message.second)].messages.push_back(std::move(message));
+      if (known_.insert(message.first).second)
+        lines_[ReceiverOf(message.second)].messages.push_back(std::move(message));
     }
   }
   changed_.notify_all();
@@ -67,7 +68,8 @@ void Sender::Use(NotifySettings settings) {
 
 // The line that has waited for longest among those whose time has come, else the one whose time comes next.
 std::map<std::string, Sender::Line>::iterator Sender::Due(int64_t now) {
-  std::erase_if(lines_, [now](const auto& entry) { return entry.second.messages.empty() && entry.second.next_us <= now; });
+  std::erase_if(lines_,
+                [now](const auto& entry) { return entry.second.messages.empty() && entry.second.next_us <= now; });
   auto due = lines_.end();
   for (auto it = lines_.begin(); it != lines_.end(); ++it) {
     if (it->second.messages.empty()) continue;

@@ -191,7 +191,9 @@ bool IsEventOfJobs(std::string_view name) {
 }
 
 bool Webhook::Wants(std::string_view event) const { return events.empty() || Contains(events, event); }
-bool Webhook::Watches(const std::string& team) const { return teams.empty() || (!team.empty() && Contains(teams, team)); }
+bool Webhook::Watches(const std::string& team) const {
+  return teams.empty() || (!team.empty() && Contains(teams, team));
+}
 
 std::string NotifySettings::AddressOf(const std::string& name) const {
   const std::string address = name.substr(0, name.find('@')) + "@" + domain;
@@ -211,8 +213,8 @@ Result<std::string> NotifySettings::JobWebhook(const std::string& text) const {
                  "--notify-url: this cluster calls no webhooks of jobs: leave it out, or ask its administrator to set "
                  "job_webhooks of [notify] in scheduler.toml");
   }
-  return Error(Code::kDenied,
-               Escape(text) + ": jobs of this cluster may name only webhooks below " + allowed + ": correct --notify-url");
+  return Error(Code::kDenied, Escape(text) + ": jobs of this cluster may name only webhooks below " + allowed +
+                                  ": correct --notify-url");
 }
 
 Result<std::vector<std::string>> NotifySettings::JobAddresses(const std::string& text) const {
@@ -237,7 +239,8 @@ Result<std::vector<std::string>> NotifySettings::JobAddresses(const std::string&
     if (!Contains(addresses, address)) addresses.push_back(std::move(address));
   }
   if (addresses.size() > kMostAddresses) {
-    return Error(Code::kInvalid, "--mail-user: more than 10 addresses: name fewer, or a list that your mail server keeps");
+    return Error(Code::kInvalid,
+                 "--mail-user: more than 10 addresses: name fewer, or a list that your mail server keeps");
   }
   return addresses;
 }

@@ -34,7 +34,7 @@ namespace vrun::control::notify {
 
 // Events of jobs, of budgets and of nodes that a webhook of the cluster may ask for. "end" is any end of a job, "fail"
 // those without success that nobody asked for.
-constexpr std::string_view kEvents[] = {"begin",      "end",         "fail",      "requeue",      "time_limit",
+constexpr std::string_view kEvents[] = {"begin",       "end",         "fail",      "requeue",      "time_limit",
                                         "budget_warn", "budget_full", "node_lost", "node_drained", "gpu_bad"};
 // What a job may name besides those of jobs above.
 constexpr std::string_view kEventsOfJobs[] = {"time_limit_90", "time_limit_80", "time_limit_50", "array_tasks"};

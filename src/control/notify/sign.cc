@@ -21,8 +21,8 @@ bool IsDigit64(char c) {
 
 std::string ToBase64(std::string_view bytes) {
   std::string out((bytes.size() + 2) / 3 * 4 + 1, '\0');
-  const int n = ::EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()), Bytes(bytes),
-                                  static_cast<int>(bytes.size()));
+  const int n =
+      ::EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()), Bytes(bytes), static_cast<int>(bytes.size()));
   out.resize(static_cast<size_t>(std::max(n, 0)));
   return out;
 }

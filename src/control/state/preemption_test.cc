@@ -501,7 +501,7 @@ TEST(SchedulerConfigTest, WhatIsWrongIsNamedWithItsLine) {
            Case{"[weights]\nbeta = 500\n\n[team.a]\nlimt = { \"\" = 1 }\n",
                 "f:5: team a: unknown setting limt: known are parent, weight, users, leads, max_class, guarantee, "
                 "limit, "
-                "budget and month"},
+                "budget, month and mail"},
            Case{"[team.a]\nweight = -1\n", "f:2: team a: weight: expected a number above 0"},
            Case{"[team.a]\nparent = \"b\"\n[team.b]\n",
                 "f:2: team a: parent: expected the name of a team that stands before it"},
@@ -520,7 +520,8 @@ TEST(SchedulerConfigTest, WhatIsWrongIsNamedWithItsLine) {
            Case{"[team.a]\n\n[weights]\nbeta = 1\nspeed = 2\n", "f:5: 'speed': there is no such weight"},
            Case{"[teams]\n",
                 "f:1: unknown section or setting teams: known are admins, operators, visibility, commands, max_class, "
-                "topology, [weights], [price], [money], [gpus], [bounds], [oidc] and [team.NAME]"},
+                "topology, [weights], [price], [money], [gpus], [bounds], [oidc], [notify], [retention] and "
+                "[team.NAME]"},
            Case{"visibility = \"none\"\n", "f:1: visibility: expected \"own\", \"team\" or \"all\""},
            Case{"[bounds]\njobs = -1\n", "f:2: bounds.jobs: expected a number from 0 to 1000000000"},
        }) {

@@ -159,7 +159,8 @@ class Reader {
 
   // "90d"
   static std::optional<int64_t> Age(const std::string& text) {
-    constexpr std::pair<char, int64_t> kUnits[] = {{'m', 60}, {'h', 3600}, {'d', 86400}, {'w', 604800}, {'y', 31536000}};
+    constexpr std::pair<char, int64_t> kUnits[] = {
+        {'m', 60}, {'h', 3600}, {'d', 86400}, {'w', 604800}, {'y', 31536000}};
     const auto unit = std::find_if(std::begin(kUnits), std::end(kUnits),
                                    [&](const auto& u) { return !text.empty() && u.first == text.back(); });
     int64_t number = 0;

@@ -263,7 +263,7 @@ class State {
   Result<v1::JobNotify> NotifyOf(const std::string& user, const v1::Notify& asked, std::string* warning) const;
   // The message of this row needs no more tries.
   Status Delivered(uint64_t row);
-  size_t messages() const { return messages_; }  // that wait
+  size_t messages() const { return messages_; }                  // that wait
   size_t messages_refused() const { return messages_refused_; }  // because too many wait
 
   // --- who asks (people/state_people.cc); users are certificate names ---

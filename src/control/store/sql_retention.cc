@@ -112,9 +112,9 @@ Status SqlStore::KeepExtremes(uint64_t job) {
 
 Status SqlStore::DropJob(uint64_t id) {
   VRUN_TRY(KeepExtremes(id));
-  for (const char* sql : {"DELETE FROM intervals WHERE job=?", "DELETE FROM pods WHERE job=?",
-                          "DELETE FROM attempts WHERE job=?", "DELETE FROM arrays WHERE job=?",
-                          "DELETE FROM jobs WHERE id=?"}) {
+  for (const char* sql :
+       {"DELETE FROM intervals WHERE job=?", "DELETE FROM pods WHERE job=?", "DELETE FROM attempts WHERE job=?",
+        "DELETE FROM arrays WHERE job=?", "DELETE FROM jobs WHERE id=?"}) {
     VRUN_TRY(Statement(this, sql).Int(static_cast<int64_t>(id)).Run());
   }
   return {};

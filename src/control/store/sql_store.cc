@@ -14,7 +14,8 @@ constexpr char kJobColumns[] =
     "id, user, request_id, home_id, pool, name, milli_cpus, memory_bytes, gpus, gpu_type, state, reason, submitted_us, "
     "started_us, ended_us, attempt, epoch, cancelled, cancel_signal, scheduling, stopping, stopping_us, preemptions, "
     "leaving_attempt, leaving_epoch, gang, ending, failure, failed_pod, failed_starts, first_end_us, saved_us, "
-    "lost_us, elements, array, array_index, parked, gpu_needs, sharers, gpu_fault, waits_since_us, notify, LENGTH(spec), pods";
+    "lost_us, elements, array, array_index, parked, gpu_needs, sharers, gpu_fault, waits_since_us, notify, "
+    "LENGTH(spec), pods";
 
 constexpr char kArrayColumns[] =
     "arrays.job, arrays.array, waiting, next, held, gated, completed, failed, arrays.cancelled, exit";

@@ -323,7 +323,7 @@ class Store {
   virtual Status ReadIntervals(int64_t from, int64_t to,
                                const std::function<void(const Holder&, const IntervalRow&)>& each) = 0;
   virtual Result<std::vector<std::pair<Holder, IntervalRow>>> IntervalsOf(
-      uint64_t job) = 0;                        // of an array: of its elements; in order of starts
+      uint64_t job) = 0;  // of an array: of its elements; in order of starts
   // Also of those that were dropped with their jobs.
   virtual Result<int64_t> FirstInterval() = 0;  // when the first one started; 0: there is none
   virtual Result<int64_t> LastInterval() = 0;   // when the last one ended

@@ -218,8 +218,8 @@ Result<v1::JobNotify> State::NotifyOf(const std::string& user, const v1::Notify&
   if (asked.events_size() > kMostEvents) return Error(Code::kInvalid, "submit: more events than there are");
   for (const std::string& event : asked.events()) {
     if (!notify::IsEventOfJobs(event)) {
-      return Error(Code::kUnsupported, "submit: this controller does not know the event " + Escape(event.substr(0, 50)) +
-                                           ": leave it out of --mail-type");
+      return Error(Code::kUnsupported, "submit: this controller does not know the event " +
+                                           Escape(event.substr(0, 50)) + ": leave it out of --mail-type");
     }
     if (!IsIn(who->events(), event)) who->add_events(event);
   }
@@ -239,10 +239,11 @@ Result<v1::JobNotify> State::NotifyOf(const std::string& user, const v1::Notify&
   if (asked.mail().empty()) {
     who->set_mail(settings.AddressOf(user));
     if (!who->mail().empty()) return notify;
-    return Error(Code::kInvalid, settings.domain.empty()
-                                     ? "submit: --mail-type without an address: this cluster knows none of yours: write "
-                                       "--mail-user NAME@DOMAIN"
-                                     : "submit: " + Escape(user) + " makes no mail address: write --mail-user");
+    return Error(Code::kInvalid,
+                 settings.domain.empty()
+                     ? "submit: --mail-type without an address: this cluster knows none of yours: write "
+                       "--mail-user NAME@DOMAIN"
+                     : "submit: " + Escape(user) + " makes no mail address: write --mail-user");
   }
   VRUN_ASSIGN(const std::vector<std::string> addresses, settings.JobAddresses(asked.mail()));
   for (const std::string& address : addresses) {
@@ -326,7 +327,8 @@ Status State::TellLimits() {
     const uint32_t told = job.notify.limit_attempt() == job.attempt ? job.notify.limit_percent() : 0;
     size_t due = std::size(kTimeEvents);
     for (size_t i = 0; i < std::size(kTimeEvents); ++i) {
-      const bool reached = ran / kSecondMicros * 100 >= static_cast<int64_t>(kTimePercents[i]) * (limit / kSecondMicros);
+      const bool reached =
+          ran / kSecondMicros * 100 >= static_cast<int64_t>(kTimePercents[i]) * (limit / kSecondMicros);
       if (kTimePercents[i] > told && reached && IsIn(job.notify.who().events(), kTimeEvents[i])) due = i;
     }
     if (due == std::size(kTimeEvents)) continue;
@@ -345,7 +347,9 @@ Status State::TellBudgets() {
   const SchedulerConfig& config = settings_.scheduler;
   v1::BudgetsTold now;
   for (const auto& [name, budget] : budgets_) {
-    const uint32_t level = budget.used_percent() >= 100 || budget.state() == "stop" ? 2 : budget.state() == "warn" ? 1 : 0;
+    const uint32_t level = budget.used_percent() >= 100 || budget.state() == "stop" ? 2
+                           : budget.state() == "warn"                               ? 1
+                                                                                    : 0;
     uint32_t told = 0;
     for (const auto& team : budgets_told_.teams()) {
       if (team.team() == name && team.from_us() == budget.from_us()) told = team.level();

@@ -29,7 +29,8 @@ class NotifyTest : public StateTest {
   }
   std::vector<std::pair<uint64_t, v1::Notification>> Stored() {
     std::vector<std::pair<uint64_t, v1::Notification>> all;
-    for (const auto& [row, bytes] : *store_->Messages()) EXPECT_TRUE(all.emplace_back(row, v1::Notification()).second.ParseFromString(bytes));
+    for (const auto& [row, bytes] : *store_->Messages())
+      EXPECT_TRUE(all.emplace_back(row, v1::Notification()).second.ParseFromString(bytes));
     return all;
   }
   // Subjects, or types of webhooks, of what was stored since the last call; it counts as delivered.
@@ -142,10 +143,11 @@ TEST_F(NotifyTest, PartsOfTheTimeLimitAreToldOnce) {
 }
 
 TEST_F(NotifyTest, ALostNodeAndABudgetAreToldOnce) {
-  Configure(std::string(kMail) +
-            "operators = [\"ops@x.org\"]\n[[notify.webhook]]\nurl = \"http://127.0.0.1:1/\"\nevents = [\"node_lost\", "
-            "\"budget_warn\", \"budget_full\"]\n[team.lab]\nusers = [\"*\"]\nleads = [\"lea\"]\nmonth = { gpu_hours = 10 "
-            "}\n");
+  Configure(
+      std::string(kMail) +
+      "operators = [\"ops@x.org\"]\n[[notify.webhook]]\nurl = \"http://127.0.0.1:1/\"\nevents = [\"node_lost\", "
+      "\"budget_warn\", \"budget_full\"]\n[team.lab]\nusers = [\"*\"]\nleads = [\"lea\"]\nmonth = { gpu_hours = 10 "
+      "}\n");
   Register(SimpleNode("n1", 4, 1));
   Register(SimpleNode("n2", 4));
   Lose("n2");
