@@ -97,15 +97,16 @@ v1::Meta Permitted(v1::Meta meta, JobWrites allowed, const Owners& owners, const
   struct stat now {};
   if (allowed == JobWrites::kAny || ::fstat(file.fd, &now) != 0) return meta;
   if (::geteuid() == 0) LeaveForeign(allowed, owners, file, &meta, left_out);
-  if (!S_ISREG(now.st_mode)) return meta;
-  // What home has given itself stays while owner and content do: nothing is written into such a file in place
-  // (Appender::Open).
-  const mode_t keeps =
-      (now.st_uid == meta.uid() ? now.st_mode & S_ISUID : 0) | (now.st_gid == meta.gid() ? now.st_mode & S_ISGID : 0);
-  const mode_t dropped = meta.mode() & (S_ISUID | S_ISGID) & ~keeps;
-  if ((dropped & S_ISUID) != 0) LeaveOut("setuid", left_out);
-  if ((dropped & S_ISGID) != 0) LeaveOut("setgid", left_out);
-  meta.set_mode(meta.mode() & ~dropped);
+  if (S_ISREG(now.st_mode)) {
+    // What home has given itself stays while owner and content do: nothing is written into such a file in place
+    // (Appender::Open).
+    const mode_t keeps =
+        (now.st_uid == meta.uid() ? now.st_mode & S_ISUID : 0) | (now.st_gid == meta.gid() ? now.st_mode & S_ISGID : 0);
+    const mode_t dropped = meta.mode() & (S_ISUID | S_ISGID) & ~keeps;
+    if ((dropped & S_ISUID) != 0) LeaveOut("setuid", left_out);
+    if ((dropped & S_ISGID) != 0) LeaveOut("setgid", left_out);
+    meta.set_mode(meta.mode() & ~dropped);
+  }
   auto* xattrs = meta.mutable_xattrs();
   for (int i = xattrs->size(); i-- > 0;) {
     if (xattrs->Get(i).name() != kCapability) continue;
