@@ -217,7 +217,9 @@ TEST_F(BackupTest, ValuesHaveTheTypesOfTheirColumns) {
     auto database = OpenSqlite(DatabaseFile(Place(name)), false);
     ASSERT_TRUE(database);
     Tables tables(database->get(), Engine::kSqlite);
-    for (const TableShape& shape : *tables.Shapes()) {
+    const auto shapes = tables.Shapes();
+    ASSERT_TRUE(shapes) << shapes.error().message();
+    for (const TableShape& shape : *shapes) {
       for (size_t i = 0; i < shape.columns.size(); ++i) {
         const char* type = shape.kinds[i] == ColumnKind::kInteger ? "integer"
                            : shape.kinds[i] == ColumnKind::kText  ? "text"

@@ -360,7 +360,7 @@ Result<std::unique_ptr<sql::Database>> OpenSqlite(const std::string& path, bool 
 }
 
 Status FinishSqlite(std::unique_ptr<sql::Database> database, const std::string& path) {
-  VRUN_TRY(database->Run("PRAGMA journal_mode=WAL; PRAGMA wal_checkpoint(TRUNCATE)"));
+  // A controller that opens it sets its journal.
   database.reset();
   VRUN_ASSIGN(const UniqueFd file, OpenFile(path, O_RDWR));
   if (::fsync(file.get()) != 0) return ErrnoError("fsync " + Escape(path));
