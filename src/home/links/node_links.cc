@@ -22,6 +22,8 @@ constexpr int64_t kFirstRetryMicros = 50'000;
 constexpr int64_t kLastRetryMicros = 2'000'000;
 // After a job whose end home did not see, its node may still send what it wrote.
 constexpr int64_t kLeftMicros = 60'000'000;
+// Home may hear of a job a little after its node, which asks at once.
+constexpr int64_t kHeldMicros = 2'000'000;
 
 }  // namespace
 
@@ -38,6 +40,7 @@ class NodeLinks::ContentLink {
   ~ContentLink() {
     links_->loop_->Cancel(retry_);
     links_->loop_->Cancel(left_);
+    links_->loop_->Cancel(held_);
     Drop();
   }
 
@@ -94,6 +97,11 @@ class NodeLinks::ContentLink {
         }
       });
     });
+    core_->session->OnHeld([loop = links_->loop_, alive = core_->alive, this] {
+      loop->Post([this, alive] {
+        if (*alive) EndHeldLater();
+      });
+    });
     Tell();
     core_->stream = (*channel)->OpenStream("/vrun.v1.Content/Serve", core_.get());
     // The node sends no request before it has seen Hello.
@@ -135,6 +143,14 @@ class NodeLinks::ContentLink {
     delay_ = std::min(delay_ * 2, kLastRetryMicros);
   }
 
+  void EndHeldLater() {
+    if (held_ != 0) return;
+    held_ = links_->loop_->After(kHeldMicros, [this] {
+      held_ = 0;
+      if (core_ && core_->session->EndHeld(kHeldMicros)) EndHeldLater();
+    });
+  }
+
   // What the node may have now.
   void Tell() {
     if (!core_) return;
@@ -166,6 +182,7 @@ class NodeLinks::ContentLink {
   std::unique_ptr<Core> core_;
   EventLoop::TimerId retry_ = 0;
   EventLoop::TimerId left_ = 0;  // then no writes are taken until there is another job
+  EventLoop::TimerId held_ = 0;  // until reads that nobody has a tree for are refused
   int64_t left_until_ = 0;       // monotonic
   int64_t delay_ = kFirstRetryMicros;
   int64_t opened_us_ = 0;

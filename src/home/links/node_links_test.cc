@@ -142,6 +142,11 @@ class NodeLinksTest : public ContentTest {
   bool Answered(uint64_t id) {
     return Until([&] { return !node_->Answers(id).empty(); });
   }
+  // With something other than that no job there has the tree.
+  bool Given(uint64_t id) {
+    const auto answers = node_->Answers(id);
+    return std::any_of(answers.begin(), answers.end(), [](const auto& answer) { return !answer.has_error(); });
+  }
   // What came before on the same stream has been looked at.
   void Settle() {
     for (int i = 0; i < 20; ++i) loop_.RunOnce(10);
@@ -201,13 +206,37 @@ TEST_F(NodeLinksTest, ANodeGetsTheTreesOfItsJobsOnly) {
   EXPECT_TRUE(Answered(AskRoot(old)));
   Settle();
   EXPECT_TRUE(node_->Answers(other).empty());
-  EXPECT_TRUE(node_->Answers(content).empty());
+  EXPECT_FALSE(Given(content));
   EXPECT_TRUE(node_->Answers(watch.id()).empty());
   // A live job comes there: what waited is answered.
   auto live = links_->UseContent({node_->address()}, Job(/*live=*/true));
   EXPECT_TRUE(Answered(other));
   EXPECT_TRUE(Answered(content));
   EXPECT_TRUE(node_->Answers(other).back().has_root());
+}
+
+// Of what a node asks for it has only so much on the way: what the last job was reading must not stand before the next
+// one.
+TEST_F(NodeLinksTest, AReadOfAJobThatIsOverIsRefusedAndMayBeAskedAgain) {
+  root_.Put("f", "one\n");
+  Begin();
+  const tree::TreePtr old = snapshot_;
+  frozen_ = trees_.Add(old, {});
+  root_.Put("other", "x\n");
+  Rescan();
+  auto use = Use(Job(/*live=*/false, {old}));
+  const uint64_t content = AskFile("/f"), root = AskRoot(snapshot_);
+  ASSERT_TRUE(Answered(content));
+  EXPECT_EQ(ErrorOf(node_->Answers(content)), Code::kUnavailable);
+  EXPECT_TRUE(node_->Answers(root).empty());
+  const uint64_t later = AskFile("/f");
+  ASSERT_TRUE(Answered(later));
+  EXPECT_EQ(ErrorOf(node_->Answers(later)), Code::kUnavailable);
+  auto next = links_->UseContent({node_->address()}, Job(/*live=*/false, {snapshot_}));
+  EXPECT_TRUE(Answered(root));
+  const uint64_t again = AskFile("/f");
+  ASSERT_TRUE(Answered(again));
+  EXPECT_TRUE(Given(again));
 }
 
 // --expose opens a file to one job, not to a live job at another node.
@@ -248,7 +277,7 @@ TEST_F(NodeLinksTest, ANodeThatKeepsItsStreamGetsAndWritesNothingAfterItsJob) {
   SendWrite(2, "/f", "evil\n");
   SendWrite(3, "/new", "evil\n");
   Settle();
-  EXPECT_TRUE(node_->Answers(content).empty());
+  EXPECT_FALSE(Given(content));
   EXPECT_TRUE(node_->Answers(root).empty());
   EXPECT_EQ(Text("f"), "home's\n");
   EXPECT_EQ(Text("new"), "(none)");
@@ -289,7 +318,7 @@ TEST_F(NodeLinksTest, ANodeIsServedFromTheMomentWhenItsNextJobIsPlaced) {
   use.reset();
   const uint64_t early = AskFile("/f");
   Settle();
-  EXPECT_TRUE(node_->Answers(early).empty());
+  EXPECT_FALSE(Given(early));
   EXPECT_EQ(links_->ExpectContent(Job(/*live=*/true, {}, "n2")), nullptr);
   const auto expected = links_->ExpectContent(Job(/*live=*/true));
   ASSERT_NE(expected, nullptr);

@@ -83,10 +83,11 @@ void DirectoryCache::Get(const Digest& tree, const std::string& path, const Dige
     MutexLock lock(mutex_);
     const auto [it, is_new] = fetching_.try_emplace(digest);
     it->second.waiters.push_back(std::move(done));
-    if (!is_new) return;
-    const int64_t patience = backend_.options().home_deadline_micros;
+    // Home answers for the trees of running jobs: who asks last may have one when the first has none any more.
     it->second.tree = tree;
     it->second.path = path;
+    if (!is_new) return;
+    const int64_t patience = backend_.options().home_deadline_micros;
     it->second.retry.deadline = MonotonicMicros() + patience;
     it->second.deadline_timer = backend_.timers().After(patience, [this, digest] {
       Finish(digest, Error(Code::kTimeout, "fetch a directory: home did not answer in time"));

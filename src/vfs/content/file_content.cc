@@ -354,7 +354,9 @@ void FileContent::Answered(uint64_t id, uint64_t attempt, Result<FetchedRange> a
     MutexLock lock(mutex_);
     const auto it = fetches_.find(id);
     if (it == fetches_.end()) return;
-    if (!mixed_) delay = it->second.retry.Next(status.error(), MonotonicMicros());
+    // Nobody needs what is read ahead: home may refuse it because the job that would is over.
+    const bool ahead = it->second.urgency == Urgency::kAhead && status.error().code() == Code::kUnavailable;
+    if (!mixed_ && !ahead) delay = it->second.retry.Next(status.error(), MonotonicMicros());
   }
   if (delay < 0) {
     Finish(id, status);

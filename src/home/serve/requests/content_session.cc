@@ -30,6 +30,11 @@ bool IsOrder(const v1::ContentRequest& r) {
   return r.has_watch_peers() || r.has_watch_tree() || r.has_begin_writes() || r.has_end_writes();
 }
 
+// What a node asks again if it needs it still.
+bool IsRead(const v1::ContentRequest& r) {
+  return r.has_get_range() || r.has_get_directory() || r.has_get_extents() || r.has_get_resident();
+}
+
 // A kind of request that this version does not know.
 class UnknownRequest : public Request {
  public:
@@ -156,7 +161,13 @@ bool ContentSession::Served(const v1::ContentRequest& r) {
 }
 
 void ContentSession::Wait(std::unique_ptr<Request> request, bool first) {
-  auto& queue = Served(request->asked()) ? waiting_[request->urgency()] : held_;
+  if (!Served(request->asked())) {
+    const bool read = IsRead(request->asked());
+    held_.push_back({std::move(request), MonotonicMicros()});
+    if (read && on_held_ && !std::exchange(told_held_, true)) on_held_();
+    return;
+  }
+  auto& queue = waiting_[request->urgency()];
   if (first) {
     queue.push_front(std::move(request));
   } else {
@@ -176,8 +187,15 @@ void ContentSession::SetServes(Serves serves) {
       std::move(queue.begin(), queue.end(), std::back_inserter(all));
       queue.clear();
     }
-    std::move(held_.begin(), held_.end(), std::back_inserter(all));
-    held_.clear();
+    std::deque<Held> held;
+    held.swap(held_);
+    for (Held& h : held) {
+      if (Served(h.request->asked())) {
+        all.push_back(std::move(h.request));
+      } else {
+        held_.push_back(std::move(h));
+      }
+    }
     // Orders give nothing and were not held before.
     for (auto& request : all) {
       if (IsOrder(request->asked()) && !request->asked().has_watch_tree()) {
@@ -191,18 +209,45 @@ void ContentSession::SetServes(Serves serves) {
   if (live) OnWritable();  // what the node was not told meanwhile
 }
 
+bool ContentSession::EndHeld(int64_t micros) {
+  std::vector<std::unique_ptr<Request>> over;
+  bool more = false;
+  {
+    MutexLock lock(mutex_);
+    const int64_t before = MonotonicMicros() - micros;
+    const auto ends = [&](const Held& h) { return h.since <= before && IsRead(h.request->asked()); };
+    for (Held& h : held_) {
+      if (ends(h)) over.push_back(std::move(h.request));
+    }
+    std::erase_if(held_, [](const Held& h) { return !h.request; });
+    more = std::any_of(held_.begin(), held_.end(), [](const Held& h) { return IsRead(h.request->asked()); });
+    told_held_ = more;
+  }
+  for (const auto& request : over) {
+    v1::ContentReply reply;
+    reply.set_id(request->id());
+    reply.set_last(true);
+    reply.mutable_error()->set_code(static_cast<int>(Code::kUnavailable));
+    reply.mutable_error()->set_message("no job of this home on the node has this tree");
+    Send(reply, kDirectories, /*slices=*/false);
+  }
+  return more;
+}
+
 void ContentSession::Cancel(uint64_t id) {
   tree_.Cancel(id);
   std::vector<std::unique_ptr<Request>> dropped;  // destroyed without the lock
   MutexLock lock(mutex_);
   if (running_.contains(id)) cancelled_.insert(id);
-  const auto drop = [&](std::deque<std::unique_ptr<Request>>& queue) {
+  for (auto& queue : waiting_) {
     const auto kept = std::stable_partition(queue.begin(), queue.end(), [id](const auto& r) { return r->id() != id; });
     std::move(kept, queue.end(), std::back_inserter(dropped));
     queue.erase(kept, queue.end());
-  };
-  for (auto& queue : waiting_) drop(queue);
-  drop(held_);
+  }
+  for (Held& h : held_) {
+    if (h.request->id() == id) dropped.push_back(std::move(h.request));
+  }
+  std::erase_if(held_, [](const Held& h) { return !h.request; });
 }
 
 // --- the stream ---
@@ -213,7 +258,8 @@ void ContentSession::Start(rpc::Stream* stream) {
 }
 
 void ContentSession::Close() {
-  std::deque<std::unique_ptr<Request>> dropped[kUrgencies], held;
+  std::deque<std::unique_ptr<Request>> dropped[kUrgencies];
+  std::deque<Held> held;
   {
     MutexLock lock(mutex_);
     stream_ = nullptr;

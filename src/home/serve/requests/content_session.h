@@ -51,14 +51,19 @@ class ContentSession : public NodeStream {
   void OnWritable();
   // Drops waiting requests. The stream is not used after the return.
   void Close();
-  // Requests for other trees wait until a job there has them, and so does everything while there is no job. The node is
-  // told of new states of the root only for live jobs. At the beginning everything is served.
+  // Requests for other trees wait until a job there has them, and so does everything while there is no job (EndHeld).
+  // The node is told of new states of the root only for live jobs. At the beginning everything is served.
   void SetServes(Serves serves);
   void SetServes(bool all) { SetServes(Serves{.any = all, .all = all, .live = all, .trees = {}}); }
   // False: what the node sends for its live views waits for the next job there. At the beginning true.
   void SetTakesWrites(bool takes) { live_.SetTakes(takes); }
   // Called, on any thread, with each path whose content this stream has refused as private. Set before Start.
   void OnWithheld(std::function<void(const std::string& path)> withheld) { withheld_ = std::move(withheld); }
+  // Called, on any thread, when a read waits for a job, and then not before EndHeld has found none. Set before Start.
+  void OnHeld(std::function<void()> held) { on_held_ = std::move(held); }
+  // Answers the reads that have waited for a job for so long with kUnavailable: a node asks a limited amount at a time,
+  // and what nobody needs any more must not stand before what the next job reads. True: others wait still.
+  bool EndHeld(int64_t micros);
   // The node at the other side: what its views write comes from nowhere else. Set before Start.
   void SetNode(const std::string& node) { live_.SetNode(node); }
   // Bytes of all answers so far.
@@ -88,6 +93,7 @@ class ContentSession : public NodeStream {
 
   ContentServer* const server_;
   std::function<void(const std::string& path)> withheld_;
+  std::function<void()> on_held_;
   std::atomic<uint64_t> sent_bytes_{0};
   CompressionPolicy policy_;
   // Per-node state of some kinds of requests. They lock themselves and are called without mutex_.
@@ -102,7 +108,12 @@ class ContentSession : public NodeStream {
   std::deque<std::unique_ptr<Request>> waiting_[kUrgencies] VRUN_GUARDED_BY(mutex_);
   Serves serves_ VRUN_GUARDED_BY(mutex_){.any = true, .all = true, .live = true, .trees = {}};
   std::string live_tree_ VRUN_GUARDED_BY(mutex_);  // the last one that was found to be served to live jobs
-  std::deque<std::unique_ptr<Request>> held_ VRUN_GUARDED_BY(mutex_);  // until a job at the node has that tree
+  struct Held {
+    std::unique_ptr<Request> request;
+    int64_t since;  // monotonic
+  };
+  std::deque<Held> held_ VRUN_GUARDED_BY(mutex_);  // until a job at the node has that tree
+  bool told_held_ VRUN_GUARDED_BY(mutex_) = false;
   std::unordered_set<uint64_t> running_ VRUN_GUARDED_BY(mutex_);
   std::unordered_set<uint64_t> cancelled_ VRUN_GUARDED_BY(mutex_);  // of running_
   size_t scheduled_ VRUN_GUARDED_BY(mutex_) = 0;                    // steps posted to the workers
