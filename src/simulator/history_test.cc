@@ -24,7 +24,7 @@ v1::Account AccountOf(uint64_t id, int64_t at_s, int64_t wait_s, int64_t run_s, 
   v1::JobInfo& job = *account.mutable_job();
   job.set_job(id);
   job.set_user("anna@h");
-  job.set_name("train");
+  job.set_name("resnet");
   job.set_pool("default");
   job.set_state(v1::COMPLETED);
   job.set_submitted_us(kBegin + at_s * kMicrosPerSecond);
@@ -103,7 +103,7 @@ TEST(HistoryTest, WhatIsWrittenIsReadAsTheSameJobs) {
   EXPECT_EQ(third.happened.held_us, 45 * kMicrosPerSecond);
   EXPECT_EQ(third.happened.preemptions, 2);
   EXPECT_EQ(trace.Text().find("anna"), std::string::npos) << "no names of people";
-  EXPECT_EQ(trace.Text().find("train"), std::string::npos) << "nor of jobs";
+  EXPECT_EQ(trace.Text().find("resnet"), std::string::npos) << "nor of jobs";
 }
 
 TEST(HistoryTest, WhatIsOfNoUseIsLeftOutAndCounted) {
@@ -223,9 +223,11 @@ class StudyOfAHistory : public ::testing::Test {
  protected:
   StudyOfAHistory() {
     history::Trace trace(kAllTime);
-    trace.AddEnded(AccountOf(1, 0, 0, 1000, 8));
-    trace.AddEnded(AccountOf(2, 0, 5, 1000, 8));
-    trace.AddEnded(AccountOf(3, 0, 1010, 1000, 8));
+    for (v1::Account account :
+         {AccountOf(1, 0, 0, 1000, 8), AccountOf(2, 0, 5, 1000, 8), AccountOf(3, 0, 1010, 1000, 8)}) {
+      account.mutable_job()->mutable_scheduling()->set_requeue(false);  // else the scheduler lets them take turns
+      trace.AddEnded(account);
+    }
     options_.trace_text = trace.Text();
     options_.trace_name = "history";
     options_.present_parts_text = options_.parts_text = "pool,gpu_type,nodes,gpus\ndefault,h100,2,8\n";
