@@ -170,7 +170,10 @@ Status Run(const ControllerOptions& given, EventLoop& loop) {
   VRUN_TRY(MakeDirs(options.shared_directory, 0700));
   const auto traces = telemetry::Export::TryBegin(options.traces, "vrun-controller", options.name, credentials.ca);
   for (int s : {SIGTERM, SIGINT}) VRUN_TRY(loop.OnSignal(s, [&loop](int) { loop.Stop(); }));
-  const people::Members members(options.shared_directory + "/people");
+  const std::string directory = options.shared_directory + "/people";
+  const bool is_new = !PathExists(directory);
+  VRUN_TRY(MakeDirs(directory, 0700));
+  const people::Members members(directory);
   Service* serving = nullptr;
   VRUN_TRY(loop.OnSignal(SIGHUP, [&](int) { ReadConfigAgain(options.scheduler_config, members, serving); }));
 
@@ -187,7 +190,7 @@ Status Run(const ControllerOptions& given, EventLoop& loop) {
   ContentTier tier(options.tier, options.shared_directory, &loop, &clock);
   Settings settings{options.heartbeat_micros, options.lease_micros, options.pools, &tier, std::move(scheduler)};
   settings.boot_id = ReadFile("/proc/sys/kernel/random/boot_id").value_or("");
-  people::Persons persons(options.shared_directory + "/people");
+  people::Persons persons(directory);
   settings.scheduler.in_group = [&persons](const std::string& user, const std::string& group) {
     return persons.InGroup(user, group);
   };
@@ -211,7 +214,8 @@ Status Run(const ControllerOptions& given, EventLoop& loop) {
       LogWarning("door {}: {}", Escape(options.door), opened.error().message());
     }
   }
-  members.Audit({"", "controller", "here", "start", "version " VRUN_VERSION, "ok"});
+  // The log of a new cluster begins with what somebody does.
+  if (!is_new) members.Audit({"", "controller", "here", "start", "version " VRUN_VERSION, "ok"});
   if (options.ready_fd >= 0) {
     (void)WriteAll(options.ready_fd, "ok\n");
     ::close(options.ready_fd);

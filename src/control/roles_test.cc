@@ -3,6 +3,7 @@
 // the controller serves: one that has no row here fails.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <future>
@@ -18,6 +19,7 @@
 #include "control/store/sqlite.h"
 #include "control/testing/rpc_testing.h"
 #include "control/testing/testing.h"
+#include "people/audit.h"
 #include "people/members.h"
 #include "proto/vault.pb.h"
 #include "rpc/testing.h"
@@ -283,6 +285,41 @@ TEST_F(RolesTest, EveryCallByEverybodyAboutEverybodysJob) {
             << caller << " calls " << row.call << ", job of " << owner;
       }
     }
+  }
+}
+
+TEST_F(RolesTest, WhatWasRefusedIsInTheAuditLog) {
+  const uint64_t job = NewJob("anna@h");
+  v1::CancelRequest cancel;
+  cancel.set_job(job);
+  EXPECT_FALSE(CallAndWait<v1::CancelReply>(As("home", "carl@h"), "Cancel", cancel));
+  v1::ChangeJobs hold;
+  hold.add_jobs()->set_job(job);
+  hold.set_what(v1::ChangeJobs::HOLD);
+  EXPECT_TRUE(CallAndWait<v1::ChangeReply>(As("home", "carl@h"), "Change", hold));
+  hold.add_jobs()->set_job(NewJob("carl@h"));
+  EXPECT_TRUE(CallAndWait<v1::ChangeReply>(As("home", "carl@h"), "Change", hold));
+  v1::DrainNodes drain;
+  drain.add_nodes("n9");
+  EXPECT_FALSE(CallAndWait<v1::NodesReply>(As("home", "anna@h"), "Drain", drain));
+  EXPECT_FALSE(CallAndWait<v1::SubmitReply>(As("node", "n9"), "Submit", SimpleJob("x")));
+  EXPECT_FALSE(Stream(As("home", "carl@h"), "/vrun.v1.Control/Agent", ""));
+  const auto audit = people::ReadAudit(members_.audit_file());
+  ASSERT_TRUE(audit) << audit.error().message();
+  const std::string of = "job " + std::to_string(job);
+  const std::tuple<std::string, std::string, std::string, std::string> wanted[] = {
+      {"home carl@h", "cancel", of, "refused: " + of + ": it is not yours"},
+      {"home carl@h", "hold", of, "refused: " + of + ": it is not yours"},
+      {"home carl@h", "hold", of + ",job " + std::to_string(job + 1), "ok, but 1 of 2 refused: " + of},
+      {"home anna@h", "drain", "node n9", "refused: Drain: you may not do this"},
+      {"node n9", "/vrun.v1.Control/Submit", "", "refused: Submit: only homes may call this"},
+      {"home carl@h", "/vrun.v1.Control/Agent", "", "refused: Agent: only nodes may call this"}};
+  for (const auto& [who, what, object, result] : wanted) {
+    const bool found = std::any_of(audit->begin(), audit->end(), [&](const people::AuditEntry& e) {
+      return e.who == who && e.what == what && e.of == object && e.result.starts_with(result) &&
+             e.from.starts_with("ipv4:127.0.0.1:") && e.time.starts_with("20") && e.time.ends_with("Z");
+    });
+    EXPECT_TRUE(found) << who << ", " << what << ", " << object << ", " << result;
   }
 }
 

@@ -154,7 +154,7 @@ Result<int> Service::Start(const std::string& listen, const rpc::Credentials& cr
 
 Status Service::Admit(const rpc::Peer& peer) {
   if (Status admitted = members_ != nullptr ? members_->Admit(peer.role, peer.name) : Status(); !admitted) {
-    members_->AuditRefused({"", peer.role + " " + peer.name, peer.address, "call", "", admitted.error().message()});
+    AuditRefused(peer, "call", admitted.error());
     return admitted;
   }
   return peer.role == "home" ? limiter_.Call(Person(peer.name), MonotonicMicros()) : Status();
@@ -164,7 +164,7 @@ void Service::ServeStreams() {
   server_->Streaming(
       "/vrun.v1.Control/Agent",
       [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
-        VRUN_TRY(MayCall("/vrun.v1.Control/Agent", peer.role));
+        VRUN_TRY(MayCallHere("/vrun.v1.Control/Agent", peer));
         auto session = std::make_shared<AgentSession>(this, peer.name, std::move(stream));
         agent_sessions_.Insert(session);
         return session.get();
@@ -172,7 +172,7 @@ void Service::ServeStreams() {
   server_->Streaming(
       "/vrun.v1.Control/Watch",
       [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
-        VRUN_TRY(MayCall("/vrun.v1.Control/Watch", peer.role));
+        VRUN_TRY(MayCallHere("/vrun.v1.Control/Watch", peer));
         VRUN_ASSIGN(std::shared_ptr<void> counted, limiter_.OpenStream(Person(peer.name)));
         auto session = std::make_shared<WatchSession>(this, peer.name, std::move(stream), std::move(counted));
         watch_sessions_.Insert(session);
@@ -205,7 +205,7 @@ void Service::ServePeople() {
     reply(renewed->SerializeAsString());
   });
   server_->Unary("/vrun.v1.People/ShutOutList", [this](const rpc::Peer& peer, std::string, auto reply) {
-    if (Status may = MayCall("/vrun.v1.People/ShutOutList", peer.role); !may) return reply(std::move(may).error());
+    if (Status may = MayCallHere("/vrun.v1.People/ShutOutList", peer); !may) return reply(std::move(may).error());
     Result<v1::ShutOut> list = members_->ShutOutList();
     if (!list) return reply(std::move(list).error());
     reply(list->SerializeAsString());
@@ -241,12 +241,7 @@ void Service::UseMembers(const people::Members* members, Authority authority) {
 template <typename Request, typename Reply>
 void Service::ServeUnary(const std::string& method, Result<Reply> (*op)(State&, const rpc::Peer&, const Request&)) {
   unary_[method] = [this, op, method](const rpc::Peer& peer, std::string bytes, auto reply) {
-    if (Status may = MayCall(method, peer.role); !may) {
-      if (members_ != nullptr) {
-        members_->AuditRefused({"", peer.role + " " + peer.name, peer.address, method, "", may.error().message()});
-      }
-      return reply(std::move(may).error());
-    }
+    if (Status may = MayCallHere(method, peer); !may) return reply(std::move(may).error());
     auto request = std::make_shared<Request>();
     if (!request->ParseFromString(bytes)) return reply(Error(Code::kCorrupt, method + ": the request does not parse"));
     auto answer = std::make_shared<Result<Reply>>(Reply());
@@ -262,10 +257,13 @@ void Service::ServeUnary(const std::string& method, Result<Reply> (*op)(State&, 
                    }
                  },
              .done =
-                 [this, peer, request, reply, answer](const Status& committed) {
+                 [this, method, peer, request, reply, answer](const Status& committed) {
                    if (!committed) return reply(committed.error());
-                   if constexpr (requires { Audited(*request, *answer); })
+                   if constexpr (requires { Audited(*request, *answer); }) {
                      Audit(peer, Audited(*request, *answer), *answer);
+                   } else if (!*answer && answer->error().code() == Code::kDenied) {
+                     AuditRefused(peer, method, answer->error());
+                   }
                    if (!*answer) return reply(std::move(*answer).error());
                    reply((*answer)->SerializeAsString());
                  }});
@@ -288,8 +286,22 @@ void Service::Read(std::function<void(State*)> read) {
 template <typename Reply>
 void Service::Audit(const rpc::Peer& peer, const AuditedAct& act, const Result<Reply>& answer) {
   if (members_ == nullptr || act.what.empty()) return;
-  members_->Audit({"", peer.role + " " + peer.name, peer.address, act.what, act.of,
-                   answer ? "ok" : "refused: " + answer.error().message()});
+  people::AuditEntry entry{"", peer.role + " " + peer.name, peer.address, act.what, act.of, act.result};
+  if (!answer) entry.result = "refused: " + answer.error().message();
+  if (entry.result.starts_with("refused")) return members_->AuditRefused(std::move(entry));
+  if (entry.result.empty()) entry.result = "ok";
+  members_->Audit(std::move(entry));
+}
+
+void Service::AuditRefused(const rpc::Peer& peer, const std::string& what, const Error& why) {
+  if (members_ == nullptr) return;
+  members_->AuditRefused({"", peer.role + " " + peer.name, peer.address, what, "", why.message()});
+}
+
+Status Service::MayCallHere(const std::string& method, const rpc::Peer& peer) {
+  Status may = MayCall(method, peer.role);
+  if (!may) AuditRefused(peer, method, may.error());
+  return may;
 }
 
 void Service::Enqueue(Work work) {

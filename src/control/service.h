@@ -120,6 +120,9 @@ class Service : public Calls {
   Status Admit(const rpc::Peer& peer);
   template <typename Reply>
   void Audit(const rpc::Peer& peer, const AuditedAct& act, const Result<Reply>& answer);
+  void AuditRefused(const rpc::Peer& peer, const std::string& what, const Error& why);
+  // As the function of access/access.h; a refusal is in the audit log.
+  Status MayCallHere(const std::string& method, const rpc::Peer& peer);
   void OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::string bytes);
   void OnAgentClosed(const std::shared_ptr<AgentSession>& session);
   void OnWatchMessage(const std::shared_ptr<WatchSession>& session, std::string bytes);

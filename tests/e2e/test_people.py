@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who belongs to a cluster: a second person logs in by a token, a node joins by one, both can be shut out."""
+import datetime
 import json
 import os
 import pathlib
 import pwd
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -83,6 +85,28 @@ def test_a_second_person_logs_in_and_is_shut_out(team):
     assert ("uid 0", "revoke", "home bob", "ok") in told
     who = c.json("user", "list")["users"][0]["user"]
     assert who == "bob"
+
+
+def test_what_was_refused_is_in_the_audit_log(team):
+    c, person = team
+    (c.directory / "home/scheduler.toml").write_text('admins = ["root"]\n')
+    os.kill(c.pid_of("controller"), signal.SIGHUP)
+    wait_until("the configuration is read", lambda: c.json("whoami")["role"] == "admin")
+    bob = person("bob")
+    bob.run("vctl", "login", token_for(c, "user", "add", "bob"), "--name", "laptop", check=True)
+    job = int(c.run("vbatch", "--hold", "--parsable", "--wrap", "true", check=True).stdout)
+    began = time.time()
+    for words in (("cancel", str(job)), ("release", str(job)), ("drain", "n1")):
+        refused = bob.run("vctl", *words)
+        assert refused.returncode != 0 and len(refused.stderr.splitlines()) == 1, refused
+    assert c.json("job", str(job))["state"] == "PENDING" and c.node_state("n1") == "ready"
+    bobs = [a for a in c.json("admin", "audit")["audit"] if a["who"] == "home bob@laptop" and a["what"] not in ("join", "login")]
+    assert [(a["what"], a["of"]) for a in bobs] == [("cancel", f"job {job}"), ("release", f"job {job}"), ("drain", "node n1")], bobs
+    for entry in bobs:
+        assert entry["from"].startswith("ipv4:127.0.0.1:"), entry
+        assert entry["result"].startswith("refused: "), entry
+        when = datetime.datetime.fromisoformat(entry["time"].replace("Z", "+00:00")).timestamp()
+        assert began - 1 <= when <= time.time(), entry
 
 
 def test_tokens_that_are_none(team):

@@ -81,6 +81,21 @@ TEST_F(RetentionTest, TheSumsOfWholeDaysAreTheSameAfterwards) {
   }
 }
 
+TEST_F(RetentionTest, WhatWasRemovedTodayCountsUntilNow) {
+  settings_.scheduler.retention.jobs = 60'000'000;
+  Forget();
+  Back();
+  const auto done = Submit(SimpleJob("a", 1, 2));
+  clock_.AdvanceSeconds(600);
+  Report("n1", ExitOf(done.placement(), v1::COMPLETED, v1::ExitRecord::EXITED, 0));
+  clock_.AdvanceSeconds(120);
+  const int64_t soon = clock_.Wall() + 60'000'000;
+  const std::string before = Sums(0, soon, "team");
+  Clean();
+  EXPECT_FALSE(Exists(done.job()));
+  EXPECT_EQ(Sums(0, soon, "team"), before) << "the day that is not over has ended for what has ended";
+}
+
 TEST_F(RetentionTest, WhatIsStillNeededStays) {
   const auto done = Submit(SimpleJob("a"));
   Report("n1", ExitOf(done.placement(), v1::COMPLETED, v1::ExitRecord::EXITED, 0));

@@ -78,11 +78,11 @@ void UsageSums::Add(const Holder& holder, const IntervalRow& interval, Seen seen
   }
 }
 
-void UsageSums::AddDay(const Holder& holder, int64_t day, const DaySums& sums, Seen seen) {
+void UsageSums::AddDay(const Holder& holder, int64_t day, const DaySums& sums, Seen seen, int64_t now) {
   if (seen == Seen::kNothing || day + kDayMicros <= from_ || day >= to_) return;
   const HolderView& view = ViewOf(holder, seen);
   const uint32_t index = IndexOf({view.group, 0, by_.day ? day : 0});
-  sums_[index].second.Add(PartOfDay(sums, day, view.prices, from_, to_));
+  sums_[index].second.Add(PartOfDay(sums, day, view.prices, from_, to_ >= now ? INT64_MAX : to_));
   for (const uint64_t job : sums.jobs) jobs_.emplace_back(index, job);
   if (day < from_) return;  // they belong to where the day begins
   for (const int64_t wait : sums.waits) waits_.emplace_back(index, wait);

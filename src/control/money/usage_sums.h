@@ -41,8 +41,9 @@ class UsageSums {
 
   // `holder` stays where it is until Take. `seen` is the same in all calls with this holder.
   void Add(const Holder& holder, const IntervalRow& interval, Seen seen);
-  // What is left of removed jobs, which are all one row by job: that of the job 0.
-  void AddDay(const Holder& holder, int64_t day, const DaySums& sums, Seen seen);
+  // What is left of removed jobs, which are all one row by job: that of the job 0. All of them have ended before `now`,
+  // so a day that is cut there is whole.
+  void AddDay(const Holder& holder, int64_t day, const DaySums& sums, Seen seen, int64_t now);
   // The rows and the total. At most `limit` rows, the largest ones; the others are one more row.
   void Take(size_t limit, v1::UsageReport* report);
 

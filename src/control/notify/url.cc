@@ -65,6 +65,8 @@ Result<Url> ParseUrl(const std::string& text) {
   if ((scheme != "http" && scheme != "https") || !Lower(text).starts_with(scheme + "://")) {
     return bad("it begins with neither https:// nor http://");
   }
+  // libcurl takes a third slash for a mistake, and would call the host after it.
+  if (text[scheme.size() + 3] == '/') return bad("it names no host");
   if (!Part(url.get(), CURLUPART_USER).empty() || text.find('@') < text.find_first_of("/?#", scheme.size() + 3)) {
     return bad("it has a user name");
   }

@@ -12,6 +12,7 @@ namespace vrun::control {
 struct AuditedAct {
   std::string what;  // "": it changed nothing
   std::string of;
+  std::string result = {};  // "": as the answer is
 };
 
 inline std::string JobText(uint64_t job) { return "job " + std::to_string(job); }
@@ -24,7 +25,7 @@ inline AuditedAct Audited(const v1::SubmitRequest& request, const Result<v1::Sub
 inline AuditedAct Audited(const v1::CancelRequest& request, const Result<v1::CancelReply>&) {
   return {request.signal() == 0 ? "cancel" : "signal " + std::to_string(request.signal()), JobText(request.job())};
 }
-inline AuditedAct Audited(const v1::ChangeJobs& request, const Result<v1::ChangeReply>&) {
+inline AuditedAct Audited(const v1::ChangeJobs& request, const Result<v1::ChangeReply>& reply) {
   AuditedAct act;
   switch (request.what()) {
     case v1::ChangeJobs::HOLD: act.what = "hold"; break;
@@ -34,6 +35,13 @@ inline AuditedAct Audited(const v1::ChangeJobs& request, const Result<v1::Change
   }
   for (const v1::JobSelection& selection : request.jobs())
     act.of += (act.of.empty() ? "" : ",") + JobText(selection.job());
+  // An answer may say of each job that it was refused.
+  if (reply && reply->problems_size() > 0) {
+    const int refused = reply->problems_size(), all = request.jobs_size();
+    if (refused < all) act.result = "ok, but " + std::to_string(refused) + " of " + std::to_string(all) + " ";
+    act.result += "refused: " + reply->problems(0);
+    if (refused > 1) act.result += ", and " + std::to_string(refused - 1) + " more";
+  }
   return act;
 }
 inline AuditedAct Audited(const v1::DrainNodes& request, const Result<v1::NodesReply>&) {

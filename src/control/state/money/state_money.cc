@@ -339,7 +339,7 @@ Status State::SumUsage(const std::string& viewer, const v1::UsageRequest& reques
     }));
     VRUN_TRY(EachDay(from, to, [&](const Holder& holder, int64_t day, const DaySums& kept) {
       const auto* one = known(holder);
-      sums.AddDay(one->first, day, kept, one->second);
+      sums.AddDay(one->first, day, kept, one->second, now);
     }));
   }
   EachHeld([&](const Holder& holder, const IntervalRow& row) {

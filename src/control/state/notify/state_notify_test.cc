@@ -29,7 +29,10 @@ class NotifyTest : public StateTest {
   }
   std::vector<std::pair<uint64_t, v1::Notification>> Stored() {
     std::vector<std::pair<uint64_t, v1::Notification>> all;
-    for (const auto& [row, bytes] : *store_->Messages())
+    const auto rows = store_->Messages();
+    EXPECT_TRUE(rows);
+    if (!rows) return all;
+    for (const auto& [row, bytes] : *rows)
       EXPECT_TRUE(all.emplace_back(row, v1::Notification()).second.ParseFromString(bytes));
     return all;
   }
