@@ -66,6 +66,26 @@ Result<std::vector<Wish>> WishesOf(std::string_view text, const char* how) {
   return wishes;
 }
 
+// What may be named: "local/h100, local/a100".
+std::string NamesOf(const std::vector<Part>& parts) {
+  std::string text;
+  for (const Part& part : parts) {
+    const std::string name = Escape(part.pool) + (part.gpu_type.empty() ? "" : "/" + Escape(part.gpu_type));
+    if (text.find(name) == text.npos) text += (text.empty() ? "" : ", ") + name;
+  }
+  return text;
+}
+
+// ": there are lab, vision".
+std::string NamesOf(const std::vector<TeamQuota>& quotas) {
+  std::string text;
+  for (size_t i = 0; i < quotas.size(); ++i) {
+    if (i > 0 && quotas[i].team == quotas[i - 1].team) continue;
+    text += (text.empty() ? ": there are " : ", ") + Escape(quotas[i].team);
+  }
+  return text.empty() ? ": the configuration has none" : text;
+}
+
 }  // namespace
 
 std::vector<Part> PartsOf(const google::protobuf::RepeatedPtrField<v1::NodeInfo>& nodes) {
@@ -113,7 +133,9 @@ Status ChangeParts(std::string_view text, std::vector<Part>* parts) {
       if (meant && (best == nullptr || part.nodes * part.gpus > best->nodes * best->gpus)) best = &part;
     }
     if (best == nullptr) {
-      if (!gpus) return bad("there is no such part of the cluster: say how many GPUs each has, as in 4x8");
+      if (!gpus) {
+        return bad("there is " + NamesOf(*parts) + "; for new nodes say how many GPUs each has, as in 4x8");
+      }
       if (sign == '-') return bad("there is no such part of the cluster to take from");
       if (Cell(wish.name) != wish.name || Cell(wish.type) != wish.type) return bad("this is no name");
       best = &parts->emplace_back(Part{wish.name, wish.type, 0, *gpus});
@@ -162,6 +184,12 @@ std::vector<TeamQuota> QuotasOf(const v1::TeamList& teams) {
   return quotas;
 }
 
+std::set<std::string> NamesOfTeams(const std::vector<TeamQuota>& quotas) {
+  std::set<std::string> names;
+  for (const TeamQuota& quota : quotas) names.insert(quota.team);
+  return names;
+}
+
 std::string TableOf(const std::vector<TeamQuota>& quotas) {
   std::string text = "team,parent,weight,gpu_type,guarantee,limit\n";
   for (const TeamQuota& q : quotas) {
@@ -182,6 +210,9 @@ Status ChangeTeams(std::string_view text, std::vector<TeamQuota>* quotas) {
     if (!guarantee || !weight || *weight == 0 || wish.name.empty() || Cell(wish.name) != wish.name ||
         Cell(wish.type) != wish.type) {
       return Error(Code::kInvalid, "team " + Escape(wish.name) + ": write " + kHow);
+    }
+    if (std::none_of(quotas->begin(), quotas->end(), [&](const TeamQuota& q) { return q.team == wish.name; })) {
+      return Error(Code::kInvalid, "team " + Escape(wish.name) + ": there is no such team" + NamesOf(*quotas));
     }
     TeamQuota* quota = nullptr;
     TeamQuota fresh{wish.name, "", 1000, wish.type, 0, -1};

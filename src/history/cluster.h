@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,7 @@ struct TeamQuota {
 };
 // Of the configured teams.
 std::vector<TeamQuota> QuotasOf(const v1::TeamList& teams);
+std::set<std::string> NamesOfTeams(const std::vector<TeamQuota>& quotas);
 std::string TableOf(const std::vector<TeamQuota>& quotas);
 // "vision=16,nlp=8:2,vision/h100=4": guarantee, and after a colon the weight. kInvalid: what is wrong.
 Status ChangeTeams(std::string_view text, std::vector<TeamQuota>* quotas);

@@ -106,6 +106,13 @@ void Trace::AddUnfinished(const v1::JobInfo& job, int64_t now_us) {
   Add(job, times);
 }
 
+std::string Trace::TeamOf(const v1::JobInfo& job) {
+  const std::string& team = job.scheduling().team();
+  const std::string person = job.user().substr(0, job.user().find('@'));
+  if (teams_.contains(team) || (team != person && team != person + "@")) return team;
+  return "alone-" + std::to_string(alone_.try_emplace(job.user(), alone_.size() + 1).first->second);
+}
+
 void Trace::Add(const v1::JobInfo& job, const Times& times) {
   ++counts_.jobs;
   const v1::Scheduling& scheduling = job.scheduling();
@@ -113,7 +120,7 @@ void Trace::Add(const v1::JobInfo& job, const Times& times) {
   const size_t kind = kinds_.try_emplace({job.user(), job.name()}, kinds_.size()).first->second;
   std::string row = DateTime(ArrivalOf(job));
   for (const std::string& cell :
-       {SecondsText(times.work_us), std::to_string(gpus), Cell(scheduling.team()), Cell(job.resources().gpu_type()),
+       {SecondsText(times.work_us), std::to_string(gpus), Cell(TeamOf(job)), Cell(job.resources().gpu_type()),
         std::to_string(PodsOf(job)), Cell(job.pool()), std::string(ClassText(scheduling.class_())),
         std::to_string(kind),
         scheduling.deadline_us() > ArrivalOf(job) ? SecondsText(scheduling.deadline_us() - ArrivalOf(job)) : "",

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The history of a cluster as a trace that vrun-sim replays (src/sim/replay/job_trace.h). Pure: others ask for it.
 //
-// The trace has no names of people and jobs: recurring work of one user has the same number.
+// The trace has no names of people and jobs: recurring work of one user has the same number, and so has the share of
+// somebody without a team, which the scheduler calls by his name.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -34,6 +36,8 @@ class Trace {
  public:
   explicit Trace(const Span& span) : span_(span) {}
 
+  // Names of the configured teams. Before any job is added.
+  void SetTeams(std::set<std::string> teams) { teams_ = std::move(teams); }
   // In any order.
   void AddEnded(const v1::Account& account);
   // `now_us`: wall clock.
@@ -53,9 +57,12 @@ class Trace {
   // Whether it is of the span and may be replayed; counts it.
   bool Wants(const v1::JobInfo& job);
   void Add(const v1::JobInfo& job, const Times& times);
+  std::string TeamOf(const v1::JobInfo& job);
 
   const Span span_;
   Counts counts_;
+  std::set<std::string> teams_;
+  std::map<std::string, size_t> alone_;                            // users without a team
   std::map<std::pair<std::string, std::string>, size_t> kinds_;    // by user and name
   std::multimap<std::pair<int64_t, uint64_t>, std::string> rows_;  // by submission and id
 };

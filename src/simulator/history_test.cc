@@ -106,6 +106,22 @@ TEST(HistoryTest, WhatIsWrittenIsReadAsTheSameJobs) {
   EXPECT_EQ(trace.Text().find("resnet"), std::string::npos) << "nor of jobs";
 }
 
+TEST(HistoryTest, TheShareOfAPersonAloneHasANumber) {
+  history::Trace trace(kAllTime);
+  trace.SetTeams({"vision", "bert"});
+  for (const auto& [id, user, team] : {std::tuple(1, "anna@h", "anna"), std::tuple(2, "bert@h", "bert"),
+                                       std::tuple(3, "vision@h", "vision@"), std::tuple(4, "anna@h", "anna")}) {
+    v1::Account account = AccountOf(static_cast<uint64_t>(id), id, 0, 60, 1);
+    account.mutable_job()->set_user(user);
+    account.mutable_job()->mutable_scheduling()->set_team(team);
+    trace.AddEnded(account);
+  }
+  const JobTrace read = ReadBack(trace);
+  std::vector<std::string> teams;
+  for (const TraceJob& job : read.jobs) teams.push_back(read.teams[static_cast<size_t>(job.team)]);
+  EXPECT_EQ(teams, (std::vector<std::string>{"alone-1", "bert", "alone-2", "alone-1"}));
+}
+
 TEST(HistoryTest, WhatIsOfNoUseIsLeftOutAndCounted) {
   history::Trace trace({kBegin, kBegin + kDay});
   v1::Account hidden = AccountOf(1, 1, 0, 60, 1), no_gpus = AccountOf(2, 2, 0, 60, 0), never = AccountOf(3, 3, 0, 0, 1),
@@ -203,15 +219,18 @@ TEST(HistoryTest, TeamsAreReadAsTheSchedulerKnowsThem) {
   EXPECT_EQ(TermsIn(*terms, parts[0], parts)[1].quotas.at(0).guarantee, 4500);
   EXPECT_EQ(TermsIn(*terms, parts[0], parts)[1].quotas.at(0).limit, 12'000);
 
-  ASSERT_TRUE(history::ChangeTeams("vision=16:0.5,nlp=4", &quotas));
+  ASSERT_TRUE(history::ChangeTeams("vision=16:0.5,lab=4", &quotas));
   terms = ReadTeamTerms(history::TableOf(quotas), "t");
   ASSERT_TRUE(terms);
   EXPECT_EQ((*terms)[1].weight, 500);
   EXPECT_EQ((*terms)[1].quotas[0].guarantee, 16'000);
   EXPECT_EQ((*terms)[1].quotas[1].guarantee, 4500) << "that of a type stays";
-  EXPECT_EQ((*terms)[2].name, "nlp");
+  EXPECT_EQ((*terms)[0].quotas.at(0).guarantee, 4000);
+  const Status unknown = history::ChangeTeams("nlp=4", &quotas);
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().message(), "team nlp: there is no such team: there are lab, vision");
   for (const char* wrong :
-       {"vision", "vision=", "vision=a", "vision=1:", "vision=1:0", "=1", "vision=-1", "a b\n=1", "v=1..5"}) {
+       {"vision", "vision=", "vision=a", "vision=1:", "vision=1:0", "=1", "vision=-1", "vision=1:-2", "a b\n=1", "v=1..5"}) {
     std::vector<history::TeamQuota> copy = quotas;
     EXPECT_FALSE(history::ChangeTeams(wrong, &copy)) << wrong;
   }

@@ -260,7 +260,7 @@ void JobFields(const sim::JobOutcome& outcome, bool has_prices, JsonWriter* json
   json->EndArray().Key("usage").BeginArray();
   for (const sim::TeamUsage& usage : outcome.usage) {
     json->BeginObject().Key("team").String(usage.team).Key("jobs").Int(usage.jobs);
-    json->Key("gpu_hours").Number(usage.gpu_hours, 2);
+    json->Key("gpu_hours").Number(usage.gpu_hours, 4);
     json->Key("p50_wait_s").Number(usage.p50_wait_s, 1).Key("p90_wait_s").Number(usage.p90_wait_s, 1);
     if (has_prices) json->Key("cost").Number(usage.cost, 2);
     json->EndObject();

@@ -282,8 +282,8 @@ def replayed(c):
     if not hasattr(c, "replay"):
         done = submit(c, "sleep", "1", options=["-G", "1"])
         wait_until("a job with a GPU has ended", lambda: c.json("job", done)["state"] == "COMPLETED")
-        token = json.loads(c.vctl("token", "create", "replays", "-o", "json").stdout)["token"]
-        status, run, _ = ask(c, "POST", "/api/v1/what-if", {"days": 1, "nodes": "default=+1"}, Authorization="Bearer " + token)
+        token = json.loads(c.vctl("token", "create", "replays", "--scope", "write", "-o", "json").stdout)["token"]
+        status, run, _ = ask(c, "POST", "/api/v1/what-if", {"days": 1, "nodes": "local=+1"}, Authorization="Bearer " + token)
         assert status == 200, run
         wait_until("the replay has ended", lambda: ask(c, "GET", f"/api/v1/what-if/{run['id']}", Authorization="Bearer " + token)[1]["state"] == "done")
         c.replay = run["id"]

@@ -48,7 +48,7 @@ class Api:
         if user not in self.tokens:
             options = ("--user", user) if user else ()
             name = "t-" + (user or "own").split("@")[0]
-            self.tokens[user] = json.loads(self.c.vctl("token", "create", name, *options, "-o", "json").stdout)["token"]
+            self.tokens[user] = json.loads(self.c.vctl("token", "create", name, "--scope", "write", *options, "-o", "json").stdout)["token"]
         request = urllib.request.Request(f"http://127.0.0.1:{self.c.http_port}/api/v1{path}", method=method,
                                          data=None if body is None else json.dumps(body).encode(),
                                          headers={"Authorization": f"Bearer {self.tokens[user]}", "Content-Type": "application/json"})
@@ -92,9 +92,9 @@ def test_the_clusters_own_history(own, tmp_path):
     assert 3 <= replay["max_wait_s"] <= measured["max_wait_s"] + 2, (replay, measured)
     assert [t["team"] for t in replay["usage"]] == ["vision"] and 47 / 3600 < replay["usage"][0]["gpu_hours"] < 120 * SLOW / 3600
 
-    text = c.run("vctl", "sim", "--from-cluster", "--node-change", "default=+1", "--policy", "vrun,fifo", check=True).stdout
+    text = c.run("vctl", "sim", "--from-cluster", "--node-change", "local=+1", "--policy", "vrun,fifo", check=True).stdout
     assert [line.split()[0] for line in text.splitlines()[:5]] == ["POLICY", "measured", "present", "vrun", "fifo"], text
-    report = c.json("sim", "--from-cluster", "--node-change", "default=+1", "--team", "vision=4:3")
+    report = c.json("sim", "--from-cluster", "--node-change", "local=+1", "--team", "vision=4:3")
     assert report["gpus"] == 8 and report["present"]["max_wait_s"] > 3 and report["policies"][0]["max_wait_s"] < 1, report
 
     # What was kept is a trace as others are, without names of people and jobs.
@@ -104,7 +104,9 @@ def test_the_clusters_own_history(own, tmp_path):
 
     for words, status, text in ((["--from-cluster", "x.csv"], 2, "name no other"), (["--since", "1d", "x.csv"], 2, "--from-cluster"),
                                 (["--from-cluster", "--nodes", "1x4"], 2, "--node-change"), (["--from-cluster", "--since", "soon"], 2, "soon"),
-                                (["--from-cluster", "--node-change", "none=+1"], 1, "4x8"), (["--from-cluster", "--team", "vision"], 1, "TEAM=GPUS"),
+                                (["--from-cluster", "--node-change", "none=+1"], 1, "there is local/h100"), (["--from-cluster", "--team", "vision"], 1, "TEAM=GPUS"),
+                                (["--from-cluster", "--team", "nlp=4"], 1, "no such team: there are vision"),
+                                (["--from-cluster", "--team", "vision=2:-1"], 1, "TEAM=GPUS"),
                                 (["--from-cluster", "--since", "1h", "--until", "2h"], 1, "before it begins")):
         r = c.run("vctl", "sim", *words)
         assert r.returncode == status and text in r.stderr and r.stderr.count("\n") == 1, (words, r.stderr)
@@ -118,10 +120,11 @@ def test_the_clusters_own_history(own, tmp_path):
         if not may_start:
             assert api.ask("POST", "/what-if", {}, user=user)[0] == 403
             assert api.ask("DELETE", "/what-if/1", user=user)[0] == 403
-    for body, text in (({"nodes": "none=+1"}, "none"), ({"teams": "x"}, "TEAM=GPUS"), ({"policy": "./x"}, "policy"), ({"days": 400}, "days")):
+    for body, text in (({"nodes": "none=+1"}, "none"), ({"teams": "x"}, "TEAM=GPUS"), ({"teams": "nlp=2"}, "there are vision"), ({"teams": "vision=2:-1"}, "TEAM=GPUS"),
+                       ({"policy": "./x"}, "policy"), ({"days": 400}, "days")):
         status, problem = api.ask("POST", "/what-if", body)
         assert status == 400 and text in problem["detail"], problem
-    status, run = api.ask("POST", "/what-if", {"days": 1, "nodes": "default/h100=+1", "teams": "vision=2"})
+    status, run = api.ask("POST", "/what-if", {"days": 1, "nodes": "local/h100=+1", "teams": "vision=2"})
     assert status == 200 and run["state"] == "collecting", run
     done = api.ended(run["id"])
     assert done["state"] == "done" and done["problem"] == "", done

@@ -30,20 +30,21 @@ Status AddEndedJobs(const HomeConnection& home, history::Trace* trace) {
 Result<ClusterHistory> AskClusterHistory(const history::Span& span) {
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
   history::Trace trace(span);
-  VRUN_TRY(AddEndedJobs(home, &trace));
   v1::Query query;
+  query.mutable_list_teams();
+  VRUN_ASSIGN(const v1::HomeMessage teams, Ask(home, query, true));
+  if (!teams.has_teams()) return Error(Code::kInternal, "home: unexpected answer instead of teams");
+  ClusterHistory out;
+  out.teams = history::QuotasOf(teams.teams());
+  trace.SetTeams(history::NamesOfTeams(out.teams));
+  VRUN_TRY(AddEndedJobs(home, &trace));
   query.mutable_list_jobs();
   VRUN_ASSIGN(const v1::HomeMessage jobs, Ask(home, query, true));
   if (!jobs.has_jobs()) return Error(Code::kInternal, "home: unexpected answer instead of jobs");
   for (const v1::JobInfo& job : jobs.jobs().jobs()) trace.AddUnfinished(job, WallMicros());
   query.mutable_list_nodes();
   VRUN_ASSIGN(const v1::HomeMessage nodes, Ask(home, query, true));
-  query.mutable_list_teams();
-  VRUN_ASSIGN(const v1::HomeMessage teams, Ask(home, query, true));
-  if (!nodes.has_nodes() || !teams.has_teams()) {
-    return Error(Code::kInternal, "home: unexpected answer instead of nodes and teams");
-  }
-  ClusterHistory out;
+  if (!nodes.has_nodes()) return Error(Code::kInternal, "home: unexpected answer instead of nodes");
   out.counts = trace.counts();
   if (out.counts.hidden > 0) {
     return Error(Code::kDenied, "you do not see " + std::to_string(out.counts.hidden) +
@@ -60,7 +61,6 @@ Result<ClusterHistory> AskClusterHistory(const history::Span& span) {
   out.parts = history::PartsOf(nodes.nodes().nodes());
   if (out.parts.empty())
     return Error(Code::kNotFound, "no node of the cluster has GPUs: there is nothing to replay on");
-  out.teams = history::QuotasOf(teams.teams());
   return out;
 }
 

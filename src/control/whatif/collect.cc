@@ -35,6 +35,7 @@ Status Collect::Begin(State& state) {
   VRUN_ASSIGN(const v1::TeamList teams, Teams(state, peer_, {}));
   parts_ = history::PartsOf(nodes.nodes());
   teams_ = history::QuotasOf(teams);
+  trace_.SetTeams(history::NamesOfTeams(teams_));
   if (parts_.empty()) return Error(Code::kAborted, "no node of the cluster has GPUs: there is nothing to replay on");
   VRUN_ASSIGN(after_, FirstOf(state));
   for (const auto& [id, job] : state.jobs()) {

@@ -283,7 +283,7 @@ std::string TeamParts(const Study& study) {
          "</th><th>jobs</th><th>GPU-hours</th>" + (study.has_prices ? "<th>cost</th>" : "") + "</tr>\n";
   for (const TeamUsage& usage : first.usage) {
     out += "<tr data-team=\"" + HtmlEscape(usage.team) + "\"><td>" + HtmlEscape(usage.team) + "</td><td>" +
-           std::to_string(usage.jobs) + "</td><td data-metric=\"gpu_hours\" data-value=\"" + Fixed(usage.gpu_hours, 2) +
+           std::to_string(usage.jobs) + "</td><td data-metric=\"gpu_hours\" data-value=\"" + Fixed(usage.gpu_hours, 4) +
            "\">" + Fixed(usage.gpu_hours, 0) + "</td>";
     if (study.has_prices) {
       out += "<td data-metric=\"cost\" data-value=\"" + Fixed(usage.cost, 2) + "\">" + Fixed(usage.cost, 0) + "</td>";

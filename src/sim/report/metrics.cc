@@ -66,7 +66,7 @@ const std::vector<NamedMetric>& AllMetrics() {
       {"max_wait_s", &Metrics::max_wait_s, 1},
       {"wait_large_gangs_s", &Metrics::wait_large_gangs_s, 1},
       {"utilization", &Metrics::utilization, 4},
-      {"gpu_hours", &Metrics::gpu_hours, 2},
+      {"gpu_hours", &Metrics::gpu_hours, 4},
       {"makespan_s", &Metrics::makespan_s, 1},
       {"preemptions", &Metrics::preemptions, 0},
       {"restarts", &Metrics::restarts, 0},
