@@ -161,7 +161,9 @@ class RestoreRun {
     if (!moved) {
       return std::move(moved).error().With("some files of the backup are in their places, and the database is not");
     }
-    VRUN_TRY(target_->Finish());
+    if (Status done = target_->Finish(); !done) {
+      return done.error().With("the files of the backup are in their places, and the database is not");
+    }
     AuditIt(to_, "restore", file_);
     const bool tables = engine_ == Engine::kPostgres && has_state_;
     if (*moved || (has_state_ && !tables)) report_.moved = SharedDirectory(to_) + "/" + Aside();
@@ -225,17 +227,26 @@ class RestoreRun {
     });
   }
 
+  // Without --replace. What is newer may have what this program does not see.
+  Status MayBeReplaced(Tables& tables, const std::string& name) const {
+    VRUN_ASSIGN(const int64_t version, tables.Version());
+    if (Status known = KnowsVersion(version, SchemaOf(engine_), "the database that is there"); !known) {
+      return known.error().With(name);
+    }
+    VRUN_ASSIGN(const std::vector<TableShape> shapes, tables.Shapes());
+    VRUN_ASSIGN(const bool rows, tables.HasRows(shapes));
+    if (!rows) return {};
+    return Error(Code::kExists, name + ": there is a state already: with --replace it is moved aside");
+  }
+
   Status LookAtDatabase() {
-    const Error there(Code::kExists, "there is a state already: with --replace it is moved aside");
     if (engine_ == Engine::kPostgres) {
       VRUN_ASSIGN(std::unique_ptr<sql::Database> database, ConnectPostgres(to_.database, "a restore"));
       VRUN_ASSIGN(std::unique_ptr<sql::Database> beats, ConnectPostgres(to_.database, ""));
       target_ = std::make_unique<PostgresTarget>(std::move(database), std::move(beats), SchemaAside());
       Tables tables(target_->database(), engine_);
       VRUN_ASSIGN(const int64_t version, tables.Version());
-      VRUN_ASSIGN(const std::vector<TableShape> shapes, tables.Shapes());
-      VRUN_ASSIGN(const bool rows, tables.HasRows(shapes));
-      if (rows && !options_.replace) return there.With("PostgreSQL");
+      if (!options_.replace) VRUN_TRY(MayBeReplaced(tables, "PostgreSQL"));
       has_state_ = version != 0;
       return {};
     }
@@ -244,9 +255,7 @@ class RestoreRun {
     if (has_state_ && !options_.replace) {
       VRUN_ASSIGN(const std::unique_ptr<sql::Database> database, OpenSqlite(path, false));
       Tables tables(database.get(), engine_);
-      VRUN_ASSIGN(const std::vector<TableShape> shapes, tables.Shapes());
-      VRUN_ASSIGN(const bool rows, tables.HasRows(shapes));
-      if (rows) return there.With(Escape(path));
+      VRUN_TRY(MayBeReplaced(tables, Escape(path)));
     }
     staged_database_.emplace(to_.state_directory + "/restoring-database");
     VRUN_TRY(staged_database_->Start());
