@@ -305,7 +305,7 @@ class Home {
     root_files_.SetJudge(
         [this](int fd, const struct stat& st, std::string_view path) { return private_files_.Check(fd, st, path); });
     content_.SetLiveWrites(&live_writes_);
-    live_writes_.OnRefused([this] { content_.tree_board().Look(); });
+    live_writes_.OnLook([this] { content_.tree_board().Look(); });
     content_.SetStale([this](const std::string& path) { tree_.LookAt(path); });
     trees_.SetWant([this](const std::string& path) { tree_.LookAt(path); });
     content_.tree_board().SetMark([this] { return live_writes_.Applied(); });
@@ -325,7 +325,7 @@ class Home {
   }
 
   ~Home() {
-    live_writes_.OnRefused(nullptr);
+    live_writes_.OnLook(nullptr);
     files_.Close();  // copies files that are only held open, while they are still claimed
   }
 

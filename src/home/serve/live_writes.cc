@@ -52,9 +52,9 @@ bool MayPass(const Error& error) {
 
 class LiveWrites::View {
  public:
-  View(uint64_t id, const Options& options, std::shared_ptr<Refusals> refusals,
+  View(uint64_t id, const Options& options, std::shared_ptr<Looker> looker,
        std::shared_ptr<std::atomic<uint64_t>> expected)
-      : id_(id), flush_(options.flush), refusals_(std::move(refusals)), expected_(std::move(expected)) {
+      : id_(id), flush_(options.flush), looker_(std::move(looker)), expected_(std::move(expected)) {
     // Series numbers must not repeat after a restart of home: messages for an earlier home are dropped.
     next_begin_ = static_cast<uint64_t>(WallMicros());
     apply_.root = options.root;
@@ -325,7 +325,11 @@ class LiveWrites::View {
     if (unsynced_++ == 0) sync_due_ = std::max(MonotonicMicros() + kGatherMicros, rest_until_);
     unsynced_bytes_ += message.file_data().data().size();
     if (const uint64_t wanted = applier_ ? applier_->TakeWantWhole() : 0; wanted != 0) Acknowledge(wanted);
-    urgent_ |= message.exclusive();  // a program waits for it
+    if (message.exclusive()) {
+      // A program waits for a tree that is known to have it. A refresh that has begun before does not know.
+      urgent_ = true;
+      Look();
+    }
     const bool much = unsynced_ >= kSyncOperations || unsynced_bytes_ >= kSyncBytes;
     if ((much || urgent_) && !flushing_) BeginFlush();
   }
@@ -363,13 +367,15 @@ class LiveWrites::View {
     if (send) send(ack);
   }
 
+  void Look() {
+    const MutexLock lock(looker_->mutex);
+    if (looker_->look) looker_->look();
+  }
+
   // On a separate thread, so that a busy disk delays neither new operations nor the completion of earlier flushes.
   void BeginFlush() {
     // Before the waiters for the flush continue: whoever looks next must see the real state.
-    if (std::exchange(refused_, false)) {
-      const MutexLock lock(refusals_->mutex);
-      if (refusals_->tell) refusals_->tell();
-    }
+    if (std::exchange(refused_, false)) Look();
     unsynced_ = 0;
     unsynced_bytes_ = 0;
     urgent_ = false;
@@ -448,7 +454,7 @@ class LiveWrites::View {
 
   const uint64_t id_;
   const std::function<Status(ApplyFlush*)> flush_;
-  const std::shared_ptr<Refusals> refusals_;
+  const std::shared_ptr<Looker> looker_;
   const std::shared_ptr<std::atomic<uint64_t>> expected_;
   ApplyOptions apply_;
   mutable Mutex mutex_;
@@ -516,7 +522,7 @@ std::shared_ptr<LiveWrites::View> LiveWrites::Find(uint64_t view) const {
 std::shared_ptr<LiveWrites::View> LiveWrites::Make(uint64_t view) {
   MutexLock lock(mutex_);
   auto& made = views_[view];
-  if (!made) made = std::make_shared<View>(view, options_, refusals_, expected_);
+  if (!made) made = std::make_shared<View>(view, options_, looker_, expected_);
   return made;
 }
 
@@ -536,9 +542,9 @@ void LiveWrites::Write(uint64_t view, uint64_t begin, v1::WriteBack message) {
   if (const auto found = Find(view)) found->Write(begin, std::move(message));
 }
 
-void LiveWrites::OnRefused(std::function<void()> refused) {
-  const MutexLock lock(refusals_->mutex);
-  refusals_->tell = std::move(refused);
+void LiveWrites::OnLook(std::function<void()> look) {
+  const MutexLock lock(looker_->mutex);
+  looker_->look = std::move(look);
 }
 
 void LiveWrites::End(uint64_t view) {

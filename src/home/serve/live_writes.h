@@ -55,9 +55,10 @@ class LiveWrites {
   void Leave(uint64_t view, uint64_t joined);
   // `begin`: from the last LiveAck that had one; messages with another value are dropped.
   void Write(uint64_t view, uint64_t begin, v1::WriteBack message);
-  // `refused` is called when operations have failed for good: the root then differs from what views show. Null unsets
-  // it, and no call runs after the return.
-  void OnRefused(std::function<void()> refused);
+  // `look` is called when the root is to be examined without a change in it: operations have failed for good, so the
+  // root differs from what views show, or an exclusive one was applied, for which a program waits. Null unsets it, and
+  // no call runs after the return.
+  void OnLook(std::function<void()> look);
   // The view has ended and home has all its writes. Blocks.
   void End(uint64_t view);
 
@@ -85,16 +86,16 @@ class LiveWrites {
 
  private:
   class View;
-  struct Refusals {
+  struct Looker {
     Mutex mutex;
-    std::function<void()> tell VRUN_GUARDED_BY(mutex);  // which is held while it runs
+    std::function<void()> look VRUN_GUARDED_BY(mutex);  // which is held while it runs
   };
   std::shared_ptr<View> Find(uint64_t view) const;
   std::shared_ptr<View> Make(uint64_t view);
 
   const Options options_;
   const std::shared_ptr<std::atomic<uint64_t>> expected_ = std::make_shared<std::atomic<uint64_t>>(0);
-  const std::shared_ptr<Refusals> refusals_ = std::make_shared<Refusals>();
+  const std::shared_ptr<Looker> looker_ = std::make_shared<Looker>();
   mutable Mutex mutex_;
   std::map<uint64_t, std::shared_ptr<View>> views_ VRUN_GUARDED_BY(mutex_);
 };

@@ -240,6 +240,22 @@ TEST_F(LiveWritesTest, ANameThatIsTakenIsRefusedAndANewHomeSaysSoToo) {
   EXPECT_EQ(refused_, std::set{Sequence(2)});
 }
 
+// The change itself may have been seen a moment before, when home did not know yet whose it is. Nothing else may change.
+TEST_F(LiveWritesTest, WhoWaitsForANameIsShownItAtOnce) {
+  std::atomic<uint64_t> shown{0};
+  writes_->OnLook([&] { shown = writes_->Applied()[kView]; });
+  Join();
+  v1::WriteBack message;
+  message.set_sequence(Sequence(1));
+  message.set_path("/lock");
+  message.set_exclusive(true);
+  message.mutable_make_directory()->mutable_meta()->set_mode(S_IFDIR | 0700);
+  writes_->Write(kView, begin_, message);
+  ASSERT_TRUE(Acknowledged(1));
+  EXPECT_EQ(shown, Sequence(1));
+  writes_->OnLook(nullptr);
+}
+
 TEST_F(LiveWritesTest, ANewHomeKnowsWhatTheOneBeforeHad) {
   Join();
   Put(1, "/a", "one");
@@ -277,7 +293,7 @@ TEST_F(LiveWritesTest, WhatCannotBeAppliedIsToldAndTheRestGoesOn) {
 
 TEST_F(LiveWritesTest, ThatTheRootIsNotAsTheViewShowsItIsSaidBeforeWhoWaitsGoesOn) {
   std::atomic<int> refused{0}, when_durable{-1};
-  writes_->OnRefused([&] { ++refused; });
+  writes_->OnLook([&] { ++refused; });
   Join();
   Put(1, "/a", "one");
   ASSERT_TRUE(Acknowledged(1));
@@ -287,7 +303,7 @@ TEST_F(LiveWritesTest, ThatTheRootIsNotAsTheViewShowsItIsSaidBeforeWhoWaitsGoesO
   ASSERT_TRUE(Acknowledged(2));
   while (when_durable < 0) std::this_thread::yield();
   EXPECT_EQ(when_durable, 1);
-  writes_->OnRefused(nullptr);
+  writes_->OnLook(nullptr);
   Put(3, "/secret/key", "no");
   ASSERT_TRUE(Acknowledged(3));
   EXPECT_EQ(refused, 1);
