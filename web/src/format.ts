@@ -25,6 +25,9 @@ export const hour = (us: number) => short.format(new Date(us / 1000));
 
 const number = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });
 export const count = (n: number) => number.format(n);
+// Of hours, also of the first minutes of a month.
+const fine = new Intl.NumberFormat("en-US", { maximumFractionDigits: 2 });
+export const few = (n: number) => (n < 10 ? fine : number).format(n);
 export const gpus = (milli: number) => number.format(Math.round(milli / 100) / 10);
 export const percent = (part: number, whole: number) => (whole > 0 ? `${Math.round((100 * part) / whole)} %` : nothing);
 

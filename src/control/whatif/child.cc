@@ -12,6 +12,9 @@
 
 #include <algorithm>
 
+#define JSON_USE_IMPLICIT_CONVERSIONS 0
+#include <nlohmann/json.hpp>
+
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/files.h"
@@ -55,6 +58,14 @@ Result<PipeEnds> NewPipe() {
   ::_exit(127);
 }
 
+// The message of an answer in JSON that is an error.
+std::string ErrorIn(const std::string& output) {
+  const nlohmann::json json = nlohmann::json::parse(output, nullptr, false);
+  if (!json.is_object() || !json.contains("error") || !json["error"].is_object()) return "";
+  const auto& error = json["error"];
+  return error.contains("message") && error["message"].is_string() ? error["message"].get<std::string>() : "";
+}
+
 // Splits what comes into lines.
 class LineReader {
  public:
@@ -66,7 +77,8 @@ class LineReader {
         continue;
       }
       line_(text_);
-      last_ = std::exchange(text_, "");
+      const std::string read = std::exchange(text_, "");
+      if (!read.starts_with('{')) last_ = read;  // that is progress
     }
   }
   // The last line, also if it has no end.
@@ -129,6 +141,7 @@ Result<std::string> RunChild(const ChildSpec& spec, const std::function<void(std
   }
   if (!verdict) return std::move(verdict).error();
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return output;
+  if (const std::string said = ErrorIn(output); !said.empty()) return Error(Code::kInternal, Escape(said));
   const std::string last = errors.Last();
   if (!last.empty()) return Error(Code::kInternal, Escape(last));
   return Error(Code::kInternal, WIFSIGNALED(status) ? "it was killed by signal " + std::to_string(WTERMSIG(status))

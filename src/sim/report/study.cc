@@ -272,6 +272,12 @@ Result<Study> StudyJobs(const StudyOptions& options, const Csv& csv) {
   if (span > 0) study.offered_load = asked / (span * static_cast<double>(study.gpus));
   std::vector<std::string> policies = options.policies;
   if (policies.empty()) policies.emplace_back(kCorePolicy.name);
+  // Nobody waits for a replay to hear that the name of the next one is wrong.
+  VRUN_ASSIGN(const TeamTables known, ReadTeams(options.teams_text, options.teams_name, trace));
+  for (const std::string& policy : policies) {
+    if (policy == kStaticPolicy.name && !known.shares.empty()) continue;
+    VRUN_TRY(MakePolicy(options, policy, trace, known).map([](const auto&) {}));
+  }
   const size_t replays = policies.size() + (present.empty() ? 0 : 1);
   ReplayProgress progress(options.progress, trace.jobs.size() * static_cast<size_t>(options.shifts) * replays);
   study.measured = MeasuredOutcome(options, trace, present.empty() ? study.gpus : GpusOf(present));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who used what, and what it cost. A controller without accounts answers 404: then nothing here is shown.
-import { count, duration, percent, plain, time } from "../format";
+import { count, duration, few, percent, plain, time } from "../format";
 import { useData } from "../live";
 import { go, link, type Route } from "../route";
 import { Card, JobLink, Meter, Stat, Table, Waiting, useTitle } from "../ui";
@@ -22,7 +22,7 @@ function month(offset: number): Date {
   const today = new Date();
   return new Date(Date.UTC(today.getUTCFullYear(), today.getUTCMonth() + offset, 1));
 }
-export const hours = (ms: number) => count(ms / 3600e3);
+export const hours = (ms: number) => few(ms / 3600e3);
 export const money = (micros: number, currency: string) =>
   `${(micros / 1e6).toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })} ${plain(currency)}`;
 
@@ -51,7 +51,7 @@ export function Usage({ query }: Route) {
     </form>
     <Waiting data={data}>{(r) => <>
       {r.total && <dl class="stats">
-        <Stat label="GPU-hours allocated" value={hours(r.total.gpu_ms)} hint={`${count(r.total.jobs)} jobs`} />
+        <Stat label="GPU-hours allocated" value={hours(r.total.gpu_ms)} hint={`${count(r.total.jobs)} ${r.total.jobs === 1 ? "job" : "jobs"}`} />
         <Stat label="Busy" value={percent(r.total.used_gpu_ms, r.total.metered_gpu_ms)} hint="of the measured hours" />
         <Stat label="Idle GPU-hours" value={hours(r.total.idle_gpu_ms)} hint={r.currency ? money(r.total.idle_cost_micros, r.currency) : ""} tone={r.total.idle_gpu_ms > r.total.gpu_ms / 3 ? "warn" : ""} />
         <Stat label="Lost GPU-hours" value={hours(r.total.lost_gpu_ms)} hint={r.currency ? money(r.total.lost_cost_micros, r.currency) : "work that was not saved"} tone={r.total.lost_gpu_ms > r.total.gpu_ms / 10 ? "warn" : ""} />

@@ -2,7 +2,7 @@
 // The cluster's own last weeks under other teams, sizes or schedulers: replayed by the simulator on the controller's machine.
 import { useEffect, useState } from "preact/hooks";
 import { Problem, drop, post } from "../api";
-import { count, duration, nothing, person, plain, time } from "../format";
+import { count, duration, few, nothing, person, plain, time } from "../format";
 import { useData } from "../live";
 import { go, link } from "../route";
 import type { CellNode, ClusterNow, Me, Outcome, Team, WhatIf, WhatIfList } from "../types";
@@ -12,8 +12,9 @@ export const sees = (me: Me | null) => me !== null && me.role !== "user";
 const POLICIES = [["", "vrun (the present one)"], ["easy", "EASY backfill"], ["fifo", "first come, first served"], ["greedy", "whatever fits"], ["slurm", "Slurm"], ["las", "least attained service"], ["mlfq", "multilevel feedback queue"],
   ["sjf", "shortest first (knows durations)"]] as const;
 const seconds = (s: number) => duration(s * 1e6);
+const amount = (n: number, what: string) => `${count(n)} ${what}${n === 1 ? "" : "s"}`;
 const share = (part: number) => `${(100 * part).toFixed(1)} %`;
-const name = (o: Outcome) => (o.name === "measured" ? "What happened" : o.name === "present" ? "Replay as it is" : `What if${o.name === "vrun" ? "" : `: ${o.name}`}`);
+const name = (o: Outcome) => (o.name === "measured" ? "Happened" : o.name === "present" ? "As it is" : `What if${o.name === "vrun" ? "" : `: ${o.name}`}`);
 
 function changes(w: WhatIf): string {
   const r = w.request;
@@ -34,7 +35,7 @@ export function WhatIfs({ me }: { me: Me | null }) {
       <Card title="Last replays" wide>
         <Table label="Last replays" rows={list.runs} id={(w) => w.id} empty="Nobody has asked yet." columns={[
           { name: "Replay", cell: (w) => <a data-row href={link("what-if", w.id)}>{w.id}</a> },
-          { name: "Started", cell: (w) => time(w.at_us) },
+          { name: "Started", minor: true, cell: (w) => time(w.at_us) },
           { name: "By", minor: true, cell: (w) => plain(person(w.by)) },
           { name: "Days", number: true, minor: true, cell: (w) => count(w.request?.days ?? 0) },
           { name: "What is changed", grow: true, cell: (w) => changes(w) },
@@ -95,7 +96,7 @@ function Start({ busy, started }: { busy: WhatIf | undefined; started: () => voi
     <form class="ask" onSubmit={start} aria-label="Ask">
       <div class="filters">
         <label>History<select value={days} onChange={(e) => setDays(e.currentTarget.value)}>{["1", "3", "7", "14", "28", "90"].map((d) => <option key={d} value={d}>last {d} {d === "1" ? "day" : "days"}</option>)}</select></label>
-        <label>Scheduler<select value={policy} onChange={(e) => setPolicy(e.currentTarget.value)}>{POLICIES.map(([key, text]) => <option key={key} value={key}>{text}</option>)}</select></label>
+        <label class="long">Scheduler<select value={policy} onChange={(e) => setPolicy(e.currentTarget.value)}>{POLICIES.map(([key, text]) => <option key={key} value={key}>{text}</option>)}</select></label>
         {parts.map(([key, part]) => <label key={key}>Nodes more in {plain(part.pool)}{part.type && ` (${plain(part.type)})`}, now {part.nodes}
           <input type="number" min={-part.nodes} max="10000" step="1" value={delta[key] ?? "0"} onInput={(e) => setDelta({ ...delta, [key]: e.currentTarget.value })} /></label>)}
       </div>
@@ -131,11 +132,11 @@ export function WhatIfPage({ id }: { id: string }) {
       <Card title="The question" wide>
         <dl class="facts">
           <div><dt>What is changed</dt><dd>{changes(run)}</dd></div>
-          <div><dt>History</dt><dd>{count(run.request?.days ?? 0)} days up to {time(run.at_us)}{run.jobs ? `, ${count(run.jobs)} jobs` : ""}</dd></div>
+          <div><dt>History</dt><dd>{amount(run.request?.days ?? 0, "day")} up to {time(run.at_us)}{run.jobs ? `, ${amount(run.jobs, "job")}` : ""}</dd></div>
           <div><dt>GPUs</dt><dd>{count(run.gpus)}{run.changed_gpus !== run.gpus ? ` → ${count(run.changed_gpus)}` : ""}</dd></div>
           <div><dt>Asked by</dt><dd>{plain(run.by)}</dd></div>
         </dl>
-        {run.note && <p class="soft">Of the history: {plain(run.note)}.</p>}
+        {run.note && <p class="soft">{plain(run.note[0]!.toUpperCase() + run.note.slice(1))}.</p>}
         {run.problem && <p class="problem" role="alert">{plain(run.problem)}</p>}
         {running(run) && <p role="status"><progress max="1000" value={run.done_permille} aria-label="Progress" /> {run.state === "collecting" ? "reading the history" : `${Math.round(run.done_permille / 10)} % of the replays`}</p>}
       </Card>
@@ -148,27 +149,27 @@ function Answer({ run }: { run: WhatIf }) {
   const last = run.outcomes[run.outcomes.length - 1]!, present = run.outcomes.find((o) => o.name === "present"), measured = run.outcomes.find((o) => o.name === "measured");
   const teams = [...new Set(run.outcomes.flatMap((o) => o.teams.map((t) => t.team)))];
   const of = (o: Outcome, team: string) => o.teams.find((t) => t.team === team);
-  const faster = present && present.p90_wait_s > 0 ? (last.p90_wait_s - present.p90_wait_s) / present.p90_wait_s : 0;
+  const slower = present && present.p90_wait_s > 0 ? (last.p90_wait_s - present.p90_wait_s) / present.p90_wait_s : 0;
   const rows: [string, (o: Outcome) => string][] = [["Median wait", (o) => seconds(o.p50_wait_s)], ["9 of 10 wait less than", (o) => seconds(o.p90_wait_s)], ["Average wait", (o) => seconds(o.avg_wait_s)], ["Utilization", (o) => share(o.utilization)],
-    ["GPU-hours held", (o) => count(o.gpu_hours)], ["All done after", (o) => seconds(o.makespan_s)], ["Preemptions", (o) => count(o.preemptions)], ["Work lost", (o) => `${o.lost_work_percent.toFixed(2)} %`], ["Jobs", (o) => count(o.jobs)],
+    ["GPU-hours held", (o) => few(o.gpu_hours)], ["All done after", (o) => seconds(o.makespan_s)], ["Preemptions", (o) => count(o.preemptions)], ["Work lost", (o) => `${o.lost_work_percent.toFixed(2)} %`], ["Jobs", (o) => count(o.jobs)],
     ["Left out", (o) => count(o.left_out)]];
   return <>
     <dl class="stats">
       <Stat label="Median wait" value={seconds(last.p50_wait_s)} hint={present ? `${seconds(present.p50_wait_s)} as it is` : ""} />
-      <Stat label="9 of 10 wait less than" value={seconds(last.p90_wait_s)} hint={present ? `${seconds(present.p90_wait_s)} as it is` : ""} tone={faster > 0.1 ? "warn" : ""} />
+      <Stat label="9 of 10 wait less than" value={seconds(last.p90_wait_s)} hint={present ? `${seconds(present.p90_wait_s)} as it is` : ""} tone={slower > 0.1 ? "warn" : ""} />
       <Stat label="Utilization" value={share(last.utilization)} hint={present ? `${share(present.utilization)} as it is` : ""} />
-      {measured && present && <Stat label="How faithful" value={seconds(present.p90_wait_s)} hint={`replay of the 9 of 10 that was ${seconds(measured.p90_wait_s)}`} />}
+      {measured && present && <Stat label="How faithful" value={seconds(present.p90_wait_s)} hint={`9 of 10 in a replay as it is; ${seconds(measured.p90_wait_s)} happened`} />}
     </dl>
     <Card title="Side by side" wide>
       <Table label="Side by side" rows={rows} id={([label]) => label} empty="" columns={[{ name: "Figure", cell: ([label]) => label }, ...run.outcomes.map((o) => ({ name: name(o), number: true, cell: ([, value]: (typeof rows)[0]) => value(o) }))]} />
-      <p class="soft">Waits: from the submission to the end, without the useful run time. What happened has only jobs that are over. A replay begins with an empty cluster and knows no holds, dependencies and nodes that were away.</p>
+      <p class="soft">Waits: from the submission to the end, without the useful run time. Happened: what was measured, of jobs that are over. As it is: a replay of the present cluster and teams. A replay begins with an empty cluster and knows no holds, dependencies and nodes that were away.</p>
     </Card>
     {teams.length > 0 && <Card title="Waits by team" wide>
       <Table label="Waits by team" rows={teams} id={(t) => t} empty="" columns={[
         { name: "Team", cell: (t) => (t ? <a href={link("teams", t)}>{plain(t)}</a> : <span class="soft">no team</span>) },
         { name: "Jobs", number: true, cell: (t) => count(of(last, t)?.jobs ?? 0) },
-        { name: "GPU-hours", number: true, minor: true, cell: (t) => count(of(last, t)?.gpu_hours ?? 0) },
-        ...run.outcomes.map((o) => ({ name: `${name(o)}: median, 9 of 10`, number: true, cell: (t: string) => { const x = of(o, t); return x ? `${seconds(x.p50_wait_s)}, ${seconds(x.p90_wait_s)}` : nothing; } }))]} />
+        { name: "GPU-hours", number: true, minor: true, cell: (t) => few(of(last, t)?.gpu_hours ?? 0) },
+        ...run.outcomes.map((o) => ({ name: `${name(o)}: median, 9 of 10`, number: true, minor: o !== last, cell: (t: string) => { const x = of(o, t); return x ? `${seconds(x.p50_wait_s)}, ${seconds(x.p90_wait_s)}` : nothing; } }))]} />
     </Card>}
   </>;
 }
