@@ -29,11 +29,13 @@ constexpr int64_t kPatienceMicros = 1'000'000;
 constexpr size_t kMostPast = 20'000;
 constexpr int64_t kWalkMicros = 60'000'000;
 
-// Nanoseconds since 1970; 0: the file system does not tell.
+// Nanoseconds since 1970. Where the file system does not tell, that of the last change of the content, as a negative
+// number: a move keeps it, and another file that has the inode later does not have it.
 int64_t BornNanos(int fd, const char* path) {
   struct statx st {};
-  if (::statx(fd, path, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC, STATX_BTIME, &st) != 0) return 0;
-  if ((st.stx_mask & STATX_BTIME) == 0) return 0;
+  constexpr int kFlags = AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC;
+  if (::statx(fd, path, kFlags, STATX_BTIME | STATX_MTIME, &st) != 0) return 0;
+  if ((st.stx_mask & STATX_BTIME) == 0) return -(st.stx_mtime.tv_sec * 1'000'000'000 + st.stx_mtime.tv_nsec);
   return st.stx_btime.tv_sec * 1'000'000'000 + st.stx_btime.tv_nsec;
 }
 
@@ -96,7 +98,7 @@ void PrivateFiles::Remember(const DenyRules& rules, bool thorough) {
 bool PrivateFiles::AddLocked(const Past& past) {
   const auto [begin, end] = past_.equal_range(past.inode);
   for (auto it = begin; it != end; ++it) {
-    if (it->second.born_ns == past.born_ns && (past.born_ns != 0 || it->second.device == past.device)) return false;
+    if (it->second.born_ns == past.born_ns && (past.born_ns > 0 || it->second.device == past.device)) return false;
   }
   past_.emplace(past.inode, past);
   return true;
@@ -108,7 +110,7 @@ bool PrivateFiles::WasPrivate(int fd, const struct stat& st) const {
   if (begin == end) return false;
   const int64_t born = BornNanos(fd, "");
   return std::any_of(begin, end, [&](const auto& past) {
-    return past.second.born_ns == born && (born != 0 || past.second.device == st.st_dev);
+    return past.second.born_ns == born && (born > 0 || past.second.device == st.st_dev);
   });
 }
 

@@ -41,7 +41,7 @@ class PrivateFiles {
   // An inode that was private once. With a time of birth the device does not matter, and its number may change.
   struct Past {
     uint64_t device = 0, inode = 0;
-    int64_t born_ns = 0;  // 0: the file system does not tell
+    int64_t born_ns = 0;  // negative: the time of its content, because the file system does not tell
   };
   bool IsOtherName(const struct stat& st, const DenyRules& rules) const;
   bool WasPrivate(int fd, const struct stat& st) const;
