@@ -3,7 +3,9 @@
 src/home/scope/write_scope_test.cc."""
 import io
 import os
+import shutil
 import stat
+import subprocess
 import tarfile
 
 import pytest
@@ -85,3 +87,43 @@ def test_the_configuration_lets_root_give_files_away(own):
     c = own(job_writes="any")
     c.run("vrun", "-D", "/root", "--", "sh", "-c", "echo x > given && chown 1000:1000 given", check=True)
     assert owner(c.root / "root/given") == (1000, 1000)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("apt-get"), reason="needs root and apt")
+@pytest.mark.parametrize("view", ["live", "frozen"])
+def test_apt_installs_a_package_as_root(own, view):
+    """With a file of a system user in it, as packages of daemons have, and a setuid program, which home takes without that bit."""
+    c = own(job_writes="plain")
+    miniroot.place_packages(c.root, "apt", "dpkg", "tar")
+    for name in ("var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "var/lib/apt/lists/partial", "var/cache/apt/archives/partial",
+                 "var/log/apt", "etc/apt/apt.conf.d", "etc/dpkg", "usr/sbin"):
+        (c.root / name).mkdir(parents=True, exist_ok=True)
+    (c.root / "var/lib/dpkg/status").touch()
+    (c.root / "etc/apt/sources.list").touch()
+    for program in ("ldconfig", "start-stop-daemon", "diff"):
+        if path := shutil.which(program, path="/usr/sbin:/sbin:/usr/bin"):
+            miniroot.place(c.root, path)
+    with open(c.root / "etc/passwd", "a") as passwd:
+        passwd.write("_apt:x:42:65534::/nonexistent:/usr/sbin/nologin\ndaemon:x:120:120::/:/bin/false\n")
+    with open(c.root / "etc/group", "a") as group:
+        group.write("daemon:x:120:\n")
+    package = c.directory / "package"
+    for name, mode, owner_id in (("usr/bin/small", 0o755, 0), ("usr/bin/setuid-small", 0o4755, 0), ("var/lib/small/state", 0o640, 120)):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text("#!/bin/sh\necho small\n")
+        os.chown(package / name, owner_id, owner_id)
+        (package / name).chmod(mode)
+    os.chown(package / "var/lib/small", 120, 120)
+    (package / "DEBIAN").mkdir()
+    (package / "DEBIAN/control").write_text("Package: small\nVersion: 1\nArchitecture: all\nMaintainer: x <x@example.org>\nDescription: small\n")
+    (package / "DEBIAN/postinst").write_text("#!/bin/sh\nchown 120:120 /var/lib/small/state\n")
+    (package / "DEBIAN/postinst").chmod(0o755)
+    subprocess.run(["dpkg-deb", "-Zgzip", "--build", str(package), str(c.root / "root/small.deb")], check=True, capture_output=True)
+    said = c.run("vrun", f"--view={view}", "-D", "/root", "--", "sh", "-c", "PATH=/usr/sbin:/usr/bin apt-get install -y -q ./small.deb && small && dpkg -V small", timeout=120)
+    assert said.returncode == 0 and said.stdout.endswith("small\n"), said.stdout[-1500:] + said.stderr
+    assert owner(c.root / "usr/bin/small") == (0, 0)
+    for name in ("var/lib/small", "var/lib/small/state"):
+        assert owner(c.root / name) == (120, 120), name
+    assert stat.S_IMODE((c.root / "usr/bin/setuid-small").stat().st_mode) == 0o755
+    assert "setuid" in said.stderr and "job_writes" in said.stderr, said.stderr
+    assert "Package: small" in (c.root / "var/lib/dpkg/status").read_text()
