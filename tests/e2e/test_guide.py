@@ -141,7 +141,10 @@ def test_from_three_machines_to_a_cluster_of_ten(site):
         head.run(step("controller", "vctl admin restore"))
         assert head.run("vctl user list -o name").stdout.split() == before
         assert "backup" in head.run("vctl admin audit").stdout
-        wait_until("the node is back", lambda: [(n["pool"], n["state"]) for n in nodes()] == [("gpu", "ready")], 60)
+        # Who was shut out stays out: anna, and the node.
+        refused = laptop.run("vrun -- true", "anna", check=False)
+        assert refused.returncode != 0 and "shut out" in refused.stderr, refused.stderr
+        wait_until("the node is given up", lambda: [(n["name"], n["pool"], n["state"]) for n in nodes()] == [("n7", "gpu", "lost")], 60)
         assert json.loads(laptop.run("vctl whoami -o json", "ben").stdout)["teams"] == ["vision"]
         assert next(steps, None) is None
     finally:
