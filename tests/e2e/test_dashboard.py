@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import urllib.error
 import urllib.request
 
@@ -314,6 +315,29 @@ def test_what_if_is_asked_in_the_page(c, browser):
         page.get_by_role("button", name="Forget it").click()
         page.get_by_role("heading", name="What if").wait_for()
         page.wait_for_url(re.compile("what-if$"))
+
+
+@needs_browser
+def test_what_if_is_not_for_everybody(c, browser):
+    roles = c.directory / "home/scheduler.toml"   # without it all are operators
+    roles.write_text('operators = ["root"]\n')
+    os.kill(c.pid_of("controller"), signal.SIGHUP)
+    try:
+        sees_no_replays(c, browser)
+    finally:
+        roles.unlink()
+        os.kill(c.pid_of("controller"), signal.SIGHUP)
+
+
+def sees_no_replays(c, browser):
+    with page_of(browser, c, "--user", "eve@elsewhere") as page:
+        show(page, c, "jobs")
+        page.get_by_text("eve", exact=True).wait_for()
+        assert page.get_by_role("link", name="What if").count() == 0
+        for where in ("what-if", "what-if/1"):
+            show(page, c, where)
+            page.get_by_text(re.compile("^replays are for leads of teams, operators and admins", re.IGNORECASE)).wait_for()
+            assert page.get_by_role("button", name=re.compile("Replay|Forget")).count() == 0
 
 
 @needs_browser

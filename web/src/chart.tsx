@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Curves over time, drawn as SVG. The first curve is an area. What they show is in words too, for those who do not see them.
 import { useEffect, useId, useRef, useState } from "preact/hooks";
-import { duration, hour, time } from "./format";
+import { clock, duration, hour, time } from "./format";
 
 export interface Curve { name: string; tone: "one" | "two" | "three"; points: [number, number][] }   // microseconds and value, in order
 const HEIGHT = 150, TOP = 10, LEFT = 54, BOTTOM = 20, RIGHT = 8;
@@ -46,7 +46,7 @@ export function Chart({ curves, most, format, label }: { curves: Curve[]; most: 
       <clipPath id={clip}><rect x={LEFT} y={0} width={Math.max(0, width - LEFT - RIGHT)} height={HEIGHT - BOTTOM + 1} /></clipPath>
       {steps(most || 1).map((v) => <g key={v}><path class="grid" d={`M${LEFT} ${y(v)}H${width - RIGHT}`} /><text x={LEFT - 6} y={y(v) + 4} text-anchor="end">{format(v)}</text></g>)}
       {all.length > 1 && ticks.map((part) => <text key={part} x={LEFT + part * (width - LEFT - RIGHT)} y={HEIGHT - 4}
-        text-anchor={part === 0 ? "start" : part === 1 ? "end" : "middle"}>{hour(from + part * (to - from))}</text>)}
+        text-anchor={part === 0 ? "start" : part === 1 ? "end" : "middle"}>{(to - from < 600e6 ? clock : hour)(from + part * (to - from))}</text>)}
       <g clip-path={`url(#${clip})`}>
         {curves.map((c, i) => c.points.length > 1 && <g key={c.name}>
           {i === 0 && <path class={`area ${c.tone}`} d={`${line(c.points)}L${x(c.points[c.points.length - 1]![0])} ${y(0)}L${x(c.points[0]![0])} ${y(0)}Z`} />}

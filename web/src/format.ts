@@ -14,13 +14,14 @@ export const now = () => Date.now() * 1000;
 export const ago = (us: number) => (us ? `${duration(now() - us)} ago` : nothing);
 
 const day = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hour12: false });
-const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const seconds = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 const short = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hour12: false });
 export function time(us: number): string {
   if (!us) return nothing;
   const date = new Date(us / 1000);
-  return date.toDateString() === new Date().toDateString() ? clock.format(date) : day.format(date);
+  return date.toDateString() === new Date().toDateString() ? seconds.format(date) : day.format(date);
 }
+export const clock = (us: number) => seconds.format(new Date(us / 1000));
 export const hour = (us: number) => short.format(new Date(us / 1000));
 
 const number = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });

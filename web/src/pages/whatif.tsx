@@ -14,7 +14,7 @@ const POLICIES = [["", "vrun (the present one)"], ["easy", "EASY backfill"], ["f
 const seconds = (s: number) => duration(s * 1e6);
 const amount = (n: number, what: string) => `${count(n)} ${what}${n === 1 ? "" : "s"}`;
 const share = (part: number) => `${(100 * part).toFixed(1)} %`;
-const name = (o: Outcome) => (o.name === "measured" ? "Happened" : o.name === "present" ? "As it is" : `What if${o.name === "vrun" ? "" : `: ${o.name}`}`);
+const name = (o: Outcome) => (o.name === "measured" ? "Happened" : o.name === "present" ? "As it is" : "What if");
 
 function changes(w: WhatIf): string {
   const r = w.request;
