@@ -229,8 +229,8 @@ TEST(HistoryTest, TeamsAreReadAsTheSchedulerKnowsThem) {
   const Status unknown = history::ChangeTeams("nlp=4", &quotas);
   ASSERT_FALSE(unknown);
   EXPECT_EQ(unknown.error().message(), "team nlp: there is no such team: there are lab, vision");
-  for (const char* wrong :
-       {"vision", "vision=", "vision=a", "vision=1:", "vision=1:0", "=1", "vision=-1", "vision=1:-2", "a b\n=1", "v=1..5"}) {
+  for (const char* wrong : {"vision", "vision=", "vision=a", "vision=1:", "vision=1:0", "=1", "vision=-1",
+                            "vision=1:-2", "a b\n=1", "v=1..5"}) {
     std::vector<history::TeamQuota> copy = quotas;
     EXPECT_FALSE(history::ChangeTeams(wrong, &copy)) << wrong;
   }

@@ -240,7 +240,8 @@ TEST_F(LiveWritesTest, ANameThatIsTakenIsRefusedAndANewHomeSaysSoToo) {
   EXPECT_EQ(refused_, std::set{Sequence(2)});
 }
 
-// The change itself may have been seen a moment before, when home did not know yet whose it is. Nothing else may change.
+// The change itself may have been seen a moment before, when home did not know yet whose it is. Nothing else may
+// change.
 TEST_F(LiveWritesTest, WhoWaitsForANameIsShownItAtOnce) {
   std::atomic<uint64_t> shown{0};
   writes_->OnLook([&] { shown = writes_->Applied()[kView]; });
