@@ -189,7 +189,10 @@ Result<Settings> ReadSettings(const Options& options, const GetVariable& variabl
                                            ": vrun sends http/protobuf only: name that address of the collector");
     }
   }
-  if (!base.empty()) settings.url = base + (base.ends_with('/') ? "v1/traces" : "/v1/traces");
+  if (!base.empty()) {
+    VRUN_TRY(CheckEndpoint(base));  // the path would be taken for a host that is missing
+    settings.url = base + (base.ends_with('/') ? "v1/traces" : "/v1/traces");
+  }
   VRUN_TRY(CheckEndpoint(settings.url));
   if (options.headers_file.empty()) {
     VRUN_ASSIGN(settings.headers, ParseList(of_traces("HEADERS")));

@@ -58,8 +58,8 @@ Status ParseMailType(const std::string& text, NotifyOptions* options) {
     } else if (known != std::end(kMailTypes)) {
       AddEvent(known->event, &events);
     } else {
-      return Error(Code::kInvalid, Escape(word.substr(0, 50)) +
-                                       ": unknown: write some of BEGIN, END, FAIL, REQUEUE, TIME_LIMIT, TIME_LIMIT_90, "
+      return Error(Code::kInvalid, (word.empty() ? "empty" : Escape(word.substr(0, 50)) + ": unknown") +
+                                       ": write some of BEGIN, END, FAIL, REQUEUE, TIME_LIMIT, TIME_LIMIT_90, "
                                        "TIME_LIMIT_80, TIME_LIMIT_50, ARRAY_TASKS, or ALL or NONE");
     }
   }
@@ -74,7 +74,8 @@ Status ParseMailType(const std::string& text, NotifyOptions* options) {
 }
 
 Status ParseMailUser(const std::string& text, NotifyOptions* options) {
-  if (text.empty() || text.size() > 2000 || text != Escape(text) || text.find(' ') != std::string::npos) {
+  if (text.empty()) return Error(Code::kInvalid, "empty: write NAME@DOMAIN");
+  if (text.size() > 2000 || text != Escape(text) || text.find(' ') != std::string::npos) {
     return Error(Code::kInvalid, Escape(text.substr(0, 100)) + ": not a mail address");
   }
   options->mail_user = text;
@@ -82,6 +83,7 @@ Status ParseMailUser(const std::string& text, NotifyOptions* options) {
 }
 
 Status ParseNotifyUrl(const std::string& text, NotifyOptions* options) {
+  if (text.empty()) return Error(Code::kInvalid, "empty: write https://HOST/PATH");
   const bool web = text.starts_with("https://") || text.starts_with("http://");
   if (!web || text.size() > 2000 || text != Escape(text)) {
     return Error(Code::kInvalid, Escape(text.substr(0, 100)) + ": not a URL: write https://HOST/PATH");

@@ -111,14 +111,14 @@ Outcome DeliverMail(const NotifySettings& settings, const v1::Notification& mess
   ::curl_easy_setopt(easy.get(), CURLOPT_READDATA, &left);
   ::curl_easy_setopt(easy.get(), CURLOPT_UPLOAD, 1L);
   const CURLcode code = ::curl_easy_perform(easy.get());
-  if (code == CURLE_OK) return {};
+  if (code == CURLE_OK) return {Outcome::Kind::kSent, "", true};
   long status = 0;
   ::curl_easy_getinfo(easy.get(), CURLINFO_RESPONSE_CODE, &status);
-  // The server has refused the receiver, the sender or the mail for good. Not so a login: the password may be
-  // corrected.
-  const bool refused = (code == CURLE_SEND_ERROR || code == CURLE_WEIRD_SERVER_REPLY) && status >= 550 && status < 560;
+  // The server has refused the receiver, the sender or the mail. Not so a login: the password may be corrected.
+  const bool answered = (code == CURLE_SEND_ERROR || code == CURLE_WEIRD_SERVER_REPLY) && status >= 400;
+  const bool refused = answered && status >= 550 && status < 560;  // for good
   const std::string why = Why(code, detail) + (status != 0 ? " (" + std::to_string(status) + ")" : "");
-  return {refused ? Outcome::Kind::kNever : Outcome::Kind::kAgain, why};
+  return {refused ? Outcome::Kind::kNever : Outcome::Kind::kAgain, why, answered};
 }
 
 Outcome DeliverWebhook(const NotifySettings& settings, const v1::Notification& message, int64_t now_us,
@@ -157,12 +157,15 @@ Outcome DeliverWebhook(const NotifySettings& settings, const v1::Notification& m
   long status = 0;
   ::curl_easy_getinfo(easy.get(), CURLINFO_RESPONSE_CODE, &status);
   // A long answer counts too.
-  if (status >= 200 && status < 300 && (code == CURLE_OK || code == CURLE_WRITE_ERROR)) return {};
+  if (status >= 200 && status < 300 && (code == CURLE_OK || code == CURLE_WRITE_ERROR)) {
+    return {Outcome::Kind::kSent, "", true};
+  }
   if (code != CURLE_OK && code != CURLE_WRITE_ERROR) return {Outcome::Kind::kAgain, Why(code, detail)};
   // As Standard Webhooks says: whoever is gone wants no more.
   return {status == 410 ? Outcome::Kind::kNever : Outcome::Kind::kAgain,
           "it answers " + std::to_string(status) +
-              (status >= 300 && status < 400 ? ", and redirects are not followed" : "")};
+              (status >= 300 && status < 400 ? ", and redirects are not followed" : ""),
+          true};
 }
 
 }  // namespace

@@ -18,6 +18,8 @@ struct Outcome {
     kNever,  // nobody takes it
   } kind = Kind::kSent;
   std::string why;  // for the log; "" if it was sent
+  // The server is there: another message may go to it.
+  bool answered = false;
 };
 
 // Blocks for up to 20 s, or until `*ended`. Any thread. `now_us`: wall clock. Redirects are refused, and so are other

@@ -13,16 +13,18 @@ namespace {
 
 constexpr int64_t kFirstPause = 2'000'000, kLongestPause = 600'000'000;
 
-// Who does not answer for one of these messages does not for the others.
 std::string ReceiverOf(const v1::Notification& message) {
+  return message.mail().empty() ? message.webhook() : message.mail();
+}
+
+// Who does not answer for one of these messages does not for the others.
+std::string ServerOf(const v1::Notification& message) {
   if (!message.mail().empty()) return "mail";
   const auto url = ParseUrl(message.webhook());
   return url ? url->origin : "?";
 }
 
-std::string NameOf(const v1::Notification& message) {
-  return message.id() + " to " + Escape(message.mail().empty() ? message.webhook() : message.mail());
-}
+std::string NameOf(const v1::Notification& message) { return message.id() + " to " + Escape(ReceiverOf(message)); }
 
 Outcome TryNow(const NotifySettings& settings, const v1::Notification& message, const std::atomic<bool>* ended) {
   return Deliver(settings, message, WallMicros(), ended);
@@ -50,8 +52,10 @@ void Sender::Offer(std::vector<StoredMessage> messages) {
   {
     MutexLock lock(mutex_);
     for (StoredMessage& message : messages) {
-      if (known_.insert(message.first).second)
-        lines_[ReceiverOf(message.second)].messages.push_back(std::move(message));
+      if (!known_.insert(message.first).second) continue;
+      Line& line = lines_[ReceiverOf(message.second)];
+      line.server = ServerOf(message.second);
+      line.messages.push_back(std::move(message));
     }
   }
   changed_.notify_all();
@@ -61,19 +65,30 @@ void Sender::Use(NotifySettings settings) {
   {
     MutexLock lock(mutex_);
     settings_ = std::make_shared<const NotifySettings>(std::move(settings));
-    for (auto& [receiver, line] : lines_) line.next_us = 0;
+    for (auto& [receiver, line] : lines_) line.pause.next_us = 0;
+    for (auto& [server, pause] : silent_) pause.next_us = 0;
   }
   changed_.notify_all();
 }
 
-// The line that has waited for longest among those whose time has come, else the one whose time comes next.
-std::map<std::string, Sender::Line>::iterator Sender::Due(int64_t now) {
-  std::erase_if(lines_,
-                [now](const auto& entry) { return entry.second.messages.empty() && entry.second.next_us <= now; });
+int64_t Sender::NextOf(const Line& line) const {
+  const auto silent = silent_.find(line.server);
+  return std::max(line.pause.next_us, silent == silent_.end() ? 0 : silent->second.next_us);
+}
+
+// Of those whose time has come the line that was tried longest ago, else the one whose time comes next.
+Sender::Lines::iterator Sender::Due(int64_t now) {
+  std::erase_if(
+      lines_, [now](const auto& entry) { return entry.second.messages.empty() && entry.second.pause.next_us <= now; });
+  std::erase_if(silent_, [now](const auto& entry) { return entry.second.next_us + kLongestPause <= now; });
+  const auto rank = [&](const Line& line) {
+    const int64_t next = NextOf(line);
+    return std::pair(std::max(next, now), line.tried_us);
+  };
   auto due = lines_.end();
   for (auto it = lines_.begin(); it != lines_.end(); ++it) {
     if (it->second.messages.empty()) continue;
-    if (due == lines_.end() || it->second.next_us < due->second.next_us) due = it;
+    if (due == lines_.end() || rank(it->second) < rank(due->second)) due = it;
   }
   return due;
 }
@@ -87,24 +102,24 @@ void Sender::Run() {
       changed_.wait(lock);
       continue;
     }
-    if (due->second.next_us > now) {
-      changed_.wait_for(lock, std::chrono::microseconds(due->second.next_us - now));
+    if (const int64_t next = NextOf(due->second); next > now) {
+      changed_.wait_for(lock, std::chrono::microseconds(next - now));
       continue;
     }
-    const std::string receiver = due->first;
+    const std::string receiver = due->first, server = due->second.server;
     StoredMessage message = std::move(due->second.messages.front());
     due->second.messages.pop_front();
-    // So the others have their turn.
-    due->second.next_us = now;
+    due->second.tried_us = now;  // so the others have their turn
     const std::shared_ptr<const NotifySettings> settings = settings_;
     lock.unlock();
     const Outcome outcome = try_(*settings, message.second, &ended_);
-    if (!ended_) Settle(receiver, std::move(message), outcome, settings->most_micros);
+    if (!ended_) Settle(receiver, server, std::move(message), outcome, settings->most_micros);
     lock.lock();
   }
 }
 
-void Sender::Settle(const std::string& receiver, StoredMessage message, const Outcome& outcome, int64_t most_micros) {
+void Sender::Settle(const std::string& receiver, const std::string& server, StoredMessage message,
+                    const Outcome& outcome, int64_t most_micros) {
   const auto& [row, what] = message;
   const bool mail = !what.mail().empty();
   const bool too_old = WallMicros() - what.made_us() > most_micros;
@@ -117,14 +132,17 @@ void Sender::Settle(const std::string& receiver, StoredMessage message, const Ou
   {
     MutexLock lock(mutex_);
     Line& line = lines_[receiver];
+    line.server = server;
     if (outcome.kind == Outcome::Kind::kAgain) {
-      if (line.failures == 0) LogWarning("notification {}: {}: tries again", NameOf(what), outcome.why);
-      const int64_t pause = kFirstPause << std::min(line.failures, 12);
-      line.next_us = MonotonicMicros() + std::min(pause, kLongestPause);
-      ++line.failures;
+      Pause& pause = outcome.answered ? line.pause : silent_[server];
+      if (pause.failures == 0) LogWarning("notification {}: {}: tries again", NameOf(what), outcome.why);
+      const int64_t micros = kFirstPause << std::min(pause.failures, 12);
+      pause.next_us = MonotonicMicros() + std::min(micros, kLongestPause);
+      ++pause.failures;
     } else {
-      line.failures = 0;
+      line.pause = {};
     }
+    if (outcome.kind == Outcome::Kind::kSent || outcome.answered) silent_.erase(server);
     if (!over) {
       // Another one of the same receiver may go all the same.
       line.messages.push_back(std::move(message));

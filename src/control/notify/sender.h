@@ -3,9 +3,10 @@
 // was delivered or given up, so that nothing is lost with this process; a message that was delivered just before a
 // crash is delivered once more, with the same id.
 //
-// Each receiver, a mail server or the origin of a URL, has a line of its own. Who does not answer is tried again after
-// 2 s, then after twice as long each time, up to 10 minutes; the others do not wait for him. A message that is older
-// than NotifySettings::most_micros is given up, with one line in the log.
+// Each receiver, an address or a URL, has a line of its own. A message that its server does not take is tried again
+// after 2 s, then after twice as long each time, up to 10 minutes; the others do not wait for it. If a server does not
+// answer at all, the lines to it wait together. A message that is older than NotifySettings::most_micros is given up,
+// with one line in the log.
 #pragma once
 
 #include <atomic>
@@ -49,15 +50,23 @@ class Sender {
   void Use(NotifySettings settings);
 
  private:
-  struct Line {
-    std::deque<StoredMessage> messages;
+  struct Pause {
     int failures = 0;
     int64_t next_us = 0;  // monotonic
   };
+  struct Line {
+    std::string server;
+    std::deque<StoredMessage> messages;
+    Pause pause;
+    int64_t tried_us = 0;  // monotonic
+  };
+  using Lines = std::map<std::string, Line>;
 
   void Run();
-  std::map<std::string, Line>::iterator Due(int64_t now) VRUN_REQUIRES(mutex_);
-  void Settle(const std::string& receiver, StoredMessage message, const Outcome& outcome, int64_t most_micros);
+  int64_t NextOf(const Line& line) const VRUN_REQUIRES(mutex_);
+  Lines::iterator Due(int64_t now) VRUN_REQUIRES(mutex_);
+  void Settle(const std::string& receiver, const std::string& server, StoredMessage message, const Outcome& outcome,
+              int64_t most_micros);
 
   const Done done_;
   const Try try_;
@@ -65,8 +74,9 @@ class Sender {
   Mutex mutex_;
   CondVar changed_;
   std::shared_ptr<const NotifySettings> settings_ VRUN_GUARDED_BY(mutex_);
-  std::map<std::string, Line> lines_ VRUN_GUARDED_BY(mutex_);  // by receiver
-  std::set<uint64_t> known_ VRUN_GUARDED_BY(mutex_);           // rows of all messages in lines_ and of the present try
+  Lines lines_ VRUN_GUARDED_BY(mutex_);                          // by receiver
+  std::map<std::string, Pause> silent_ VRUN_GUARDED_BY(mutex_);  // servers that did not answer
+  std::set<uint64_t> known_ VRUN_GUARDED_BY(mutex_);  // rows of all messages in lines_ and of the present try
   std::thread thread_;
 };
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "base/clock.h"
 
 namespace vrun::control::notify {
@@ -47,6 +49,26 @@ TEST_F(SenderTest, WhoDoesNotAnswerIsTriedAgainAndHoldsNobodyUp) {
   sender.Offer({{1, MessageTo("https://slow/")}, {2, MessageTo("https://fine/")}, {3, MessageTo("https://gone/")}});
   EXPECT_EQ(Await(2), (std::map<uint64_t, bool>{{2, true}, {3, false}}));
   EXPECT_EQ(Await(3), (std::map<uint64_t, bool>{{1, true}, {2, true}, {3, false}}));
+}
+
+TEST_F(SenderTest, WhatAServerDoesNotTakeHoldsNobodyElseUpThere) {
+  std::atomic<int> tries = 0;
+  Sender sender({}, Note(), [&](const NotifySettings&, const v1::Notification& m, const std::atomic<bool>*) {
+    ++tries;
+    if (m.webhook() == "https://h/bad") return Outcome{Outcome::Kind::kAgain, "it answers 500", true};
+    return m.webhook().starts_with("https://away/") ? Outcome{Outcome::Kind::kAgain, "no answer"} : Outcome{};
+  });
+  std::vector<StoredMessage> messages;
+  for (uint64_t row = 1; row <= 20; ++row) messages.emplace_back(row, MessageTo("https://h/bad"));
+  messages.emplace_back(21, MessageTo("https://h/fine"));
+  for (uint64_t row = 22; row <= 40; ++row)
+    messages.emplace_back(row, MessageTo("https://away/" + std::to_string(row)));
+  const int64_t began = MonotonicMicros();
+  sender.Offer(std::move(messages));
+  EXPECT_EQ(Await(1), (std::map<uint64_t, bool>{{21, true}}));
+  EXPECT_LT(MonotonicMicros() - began, 1'500'000) << "before the first pause is over";
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_EQ(tries, 3) << "one try for each pause, of the URL and of the silent server";
 }
 
 TEST_F(SenderTest, AnOldMessageIsGivenUpAndNoneIsSentTwice) {

@@ -227,6 +227,9 @@ Result<std::vector<std::string>> NotifySettings::JobAddresses(const std::string&
     if (address.empty() && !word.empty() && domain.empty()) {
       return Error(Code::kInvalid, Escape(word) + ": not a mail address: write --mail-user NAME@DOMAIN");
     }
+    if (word.empty()) {
+      return Error(Code::kInvalid, "--mail-user: an empty address: write NAME@DOMAIN, with a comma only between two");
+    }
     if (!IsMailAddress(address)) {
       return Error(Code::kInvalid, Escape(word.substr(0, 300)) + ": not a mail address: correct --mail-user");
     }

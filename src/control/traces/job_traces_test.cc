@@ -171,7 +171,9 @@ TEST_F(JobTracesTest, ARestartedControllerTellsTheRest) {
   told_.clear();
   JobTraces later([this](Span span) { spans_.push_back(std::move(span)); });
   later.Begin(*state_);
-  Register(SimpleNode("n1"));
+  v1::Register again = SimpleNode("n1");
+  *again.add_attempts() = ReportOf(p, v1::RUNNING);
+  Register(again);
   for (const v1::JobState state : {v1::COMPLETING, v1::COMPLETED}) {
     Report("n1", ExitOf(p, state, v1::ExitRecord::EXITED, 0));
     later.Note(*state_, std::exchange(told_, {}));
