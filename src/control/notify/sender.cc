@@ -81,7 +81,7 @@ Sender::Lines::iterator Sender::Due(int64_t now) {
   std::erase_if(
       lines_, [now](const auto& entry) { return entry.second.messages.empty() && entry.second.pause.next_us <= now; });
   std::erase_if(silent_, [now](const auto& entry) { return entry.second.next_us + kLongestPause <= now; });
-  const auto rank = [&](const Line& line) {
+  const auto rank = [&](const Line& line) VRUN_REQUIRES(mutex_) {
     const int64_t next = NextOf(line);
     return std::pair(std::max(next, now), line.tried_us);
   };
