@@ -28,6 +28,7 @@ class Person:
         return self.cluster.run(*args, env=self.environment, **kw)
 
     def close(self):
+        self.cluster.end_clients()   # one that still waits would start this home again
         self.run("vctl", "down", "--all")
 
 

@@ -136,7 +136,7 @@ def test_the_clusters_own_history(own, tmp_path):
     assert failed["state"] == "failed" and "nonsense" in failed["problem"], failed
 
     # Kept over a restart; ended replays leave no process and no files.
-    os.kill(c.pid_of("controller"), signal.SIGKILL)
+    c.kill_daemon("controller")
     c.up()
     listed = api.ask("GET", "/what-if")[1]
     assert [r["id"] for r in listed["runs"]] == [failed["id"], done["id"]] and listed["problem"] == ""
