@@ -18,8 +18,7 @@ namespace vrun::telemetry {
 
 // Options of a daemon.
 struct Options {
-  std::string
-      endpoint;  // http[s]://HOST[:PORT][/PATH] of a collector; /v1/traces is added; "": as the environment says
+  std::string endpoint;      // as in CheckCollector (base/config.h); /v1/traces is added; "": as the environment says
   std::string headers_file;  // lines "NAME: value", for the collector; nobody but its owner may read it; "": none
   std::string ratio;         // part of the jobs that are traced, 0 to 1; "": as the environment says
 };
@@ -53,11 +52,8 @@ using GetVariable = std::function<const char*(const char*)>;
 // kInvalid: a setting that cannot be meant, with its name.
 Result<Settings> ReadSettings(const Options& options, const GetVariable& variable);
 
-// http or https, ASCII, no user and password in it.
-Status CheckEndpoint(std::string_view url);
-// "a=b,c=d" of OTEL_EXPORTER_OTLP_HEADERS and OTEL_RESOURCE_ATTRIBUTES: percent-encoded values.
+// "a=b,c=d" of OTEL_EXPORTER_OTLP_HEADERS and OTEL_RESOURCE_ATTRIBUTES: percent-encoded values. An error repeats none
+// of it, as headers are secret.
 Result<std::vector<std::pair<std::string, std::string>>> ParseList(std::string_view text);
-// "0.25". kInvalid unless 0 to 1.
-Result<double> ParseRatio(std::string_view text);
 
 }  // namespace vrun::telemetry
