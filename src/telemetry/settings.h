@@ -36,13 +36,17 @@ struct Sampler {
 struct Settings {
   std::string url;  // "": nothing is sent
   std::vector<std::pair<std::string, std::string>> headers;
-  std::string ca_file;  // of the collector's certificate; "": the system's authorities
-  int64_t timeout_ms = 10'000;
-  int64_t delay_ms = 5'000;  // spans wait so long for others
+  std::string ca_file;          // of the collector's certificate; "": the system's authorities
+  int64_t timeout_ms = 10'000;  // of one try to send a batch
+  int64_t batch_ms = 30'000;    // of all tries of a batch and the pauses between them
+  int64_t pause_ms = 1'000;     // before the second try; the next ones are longer
+  int64_t delay_ms = 5'000;     // spans wait so long for others
   size_t most_queued = 16'384;
+  size_t most_queued_bytes = 32u << 20;  // bytes as BytesOf counts them (span.h)
   size_t most_at_once = 512;
-  std::string service;  // OTEL_SERVICE_NAME; "": the program's own
-  Attributes resource;  // OTEL_RESOURCE_ATTRIBUTES
+  size_t most_at_once_bytes = 1u << 20;  // but for a single span
+  std::string service;                   // OTEL_SERVICE_NAME; "": the program's own
+  Attributes resource;                   // OTEL_RESOURCE_ATTRIBUTES
   Sampler sampler;
 };
 

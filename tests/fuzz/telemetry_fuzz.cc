@@ -25,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   if (const auto ratio = ParseRatio(text); ratio && !(*ratio >= 0 && *ratio <= 1)) __builtin_trap();
   if (CheckCollector(text) && text.find_first_of(" \n\"\\?#@") != std::string::npos) __builtin_trap();
-  for (const char c : RefusalIn(text)) {
+  for (const char c : RefusalIn(text).why) {
     if (c == '\n' || c == 0) __builtin_trap();
   }
   return 0;
