@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/config.h"
 #include "telemetry/otlp.h"
 #include "telemetry/settings.h"
 
@@ -23,8 +24,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   }
   if (const auto ratio = ParseRatio(text); ratio && !(*ratio >= 0 && *ratio <= 1)) __builtin_trap();
-  if (CheckEndpoint(text) && text.find_first_of(" \n\"\\") != std::string::npos) __builtin_trap();
-  for (const char c : RefusalIn(text)) {
+  if (CheckCollector(text) && text.find_first_of(" \n\"\\?#@") != std::string::npos) __builtin_trap();
+  for (const char c : RefusalIn(text).why) {
     if (c == '\n' || c == 0) __builtin_trap();
   }
   return 0;
