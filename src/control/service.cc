@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/service.h"
 
+#include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
 #include "control/ops/audit.h"
@@ -458,6 +459,8 @@ void Service::OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::
                    }
                    *refused = RegisterNode(state_, node, offer);
                    if (!*refused) return;
+                   const Status kept = members_ != nullptr ? KeepName(*members_, node, WallMicros()) : Status();
+                   if (!kept) LogWarning("node {}: {}", Escape(node), kept.error().message());
                    std::shared_ptr<AgentSession> before = std::exchange(agents_[node], session);
                    if (before && before != session) {
                      before->stream().Cancel(Error(Code::kAborted, "node " + node + " has connected again"));
