@@ -142,6 +142,7 @@ class Service : public Calls {
   Store* const store_;
   State state_;
   CallLimiter limiter_;
+  CallLimiter node_streams_;  // by node
   NodeTimeoutDuty leases_;
   RetentionDuty retention_;
   notify::Sender* sender_ = nullptr;
