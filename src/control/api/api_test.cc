@@ -5,8 +5,10 @@
 #include <set>
 
 #include "control/api/input.h"
+#include "control/api/metrics.h"
 #include "control/api/openapi.h"
 #include "control/api/token_gate.h"
+#include "control/testing/state_testing.h"
 #include "control/testing/testing.h"
 
 namespace vrun::control {
@@ -57,6 +59,27 @@ TEST(ApiTest, PartsOfARequestFillTheMessageOfItsCall) {
   const auto why =
       RequestOf<v1::WhyRequest>(RouteOf("GET", "/jobs/{job}/why"), CallOf({{"job", "7"}}, {{"element", "0"}}));
   EXPECT_TRUE(why.has_element());
+}
+
+class MetricsTest : public StateTest {};
+
+TEST_F(MetricsTest, TeamsAreNamedToThoseWhoSeeThem) {
+  Register(SimpleNode("n1", 4, 4));
+  const auto config = ParseSchedulerConfig(
+      "visibility = \"team\"\nadmins = [\"root\"]\n[team.vision]\nusers = [\"anna\", \"amy\"]\nguarantee = 2\n", "f");
+  ASSERT_TRUE(config) << config.error().message();
+  Transaction([&] {
+    state_->Configure(*config);
+    return 0;
+  });
+  Submit(SimpleJob("plan", 1, 1));
+  const Counters counters;
+  for (const auto& [viewer, sees] :
+       std::vector<std::pair<std::string, bool>>{{"", true}, {"root@h", true}, {"amy@h", true}, {"bob@h", false}}) {
+    const std::string page = MetricsText(*state_, counters, viewer);
+    EXPECT_EQ(page.find("team=\"vision\"") != page.npos, sees) << viewer;
+    EXPECT_NE(page.find("vrun_jobs{"), page.npos) << viewer;
+  }
 }
 
 TEST(ApiTest, RefusesInputThatTheDocumentDoesNotAllow) {

@@ -38,7 +38,10 @@ bool IsJson(const http::Request& request) {
 }
 
 http::Response Failed(const Error& error) {
-  const int status = error.code() == Code::kNotFound ? 404 : error.code() == Code::kExists ? 409 : 400;
+  const int status = error.code() == Code::kNotFound    ? 404
+                     : error.code() == Code::kExists    ? 409
+                     : error.code() == Code::kExhausted ? 429
+                                                        : 400;
   return http::Problem(error.code() == Code::kInternal ? 500 : status, error.message());
 }
 
@@ -106,7 +109,9 @@ void Api::Log(uint64_t job, const TokenGate::Caller& caller, const std::shared_p
       return exchange->Answer(http::Problem(
           501, "what it prints is on its owner's machine: `vctl logs -f " + std::to_string(job) + "` shows it there"));
     }
-    logs_.Start(job, exchange->StartEvents(), [this, token = caller.token] { return gate_.Check(token).has_value(); });
+    auto may_go_on = CountStream(caller);
+    if (!may_go_on) return exchange->Answer(http::Problem(429, may_go_on.error().message()));
+    logs_.Start(job, exchange->StartEvents(), *std::move(may_go_on));
   });
 }
 

@@ -274,6 +274,8 @@ class State {
   bool Shows(const std::string& viewer, const JobRow& job) const {
     return Shows(viewer, job.user, job.scheduling.team());
   }
+  // Whether what a team has, uses and waits for is told.
+  bool ShowsTeam(const std::string& viewer, const std::string& team) const;
   bool ShowsCommand(const std::string& viewer, const JobRow& job) const;
   // As access.h, for this job.
   Status MayTouch(std::string_view call, const std::string& user, const JobRow& job) const;
