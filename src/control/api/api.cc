@@ -42,6 +42,15 @@ void ListEndedToo(const ApiRoute& route, Input* input) {
   }
 }
 
+// In UsageRequest 0 is this month, and now.
+void TellZeroFromNothing(const ApiRoute& route, Input* input) {
+  if (route.call != "Usage") return;
+  for (const char* name : {"from_us", "to_us"}) {
+    const auto found = input->request.find(name);
+    if (found != input->request.end() && *found == 0) *found = 1;
+  }
+}
+
 }  // namespace
 
 Api::Api(EventLoop* loop, Calls* calls, const std::string& people, const ApiOptions& options)
@@ -130,6 +139,7 @@ void Api::Handle(const ApiRoute& route, http::Call call, const std::shared_ptr<h
   if (route.path == "/jobs/watch") return Watch(route, std::move(call), verdict.caller, exchange);
   if (route.call.empty()) return Own(route, *input, verdict.caller, exchange);
   ListEndedToo(route, &*input);
+  TellZeroFromNothing(route, &*input);
   if (!route.page_key.empty()) {
     input->request["limit"] = input->limit;
     if (input->before != 0) input->request["before"] = input->before;

@@ -120,9 +120,7 @@ Status ReadQuery(const ApiRoute& route, const http::Query& query, Input* input) 
 
 Status ReadBody(const ApiRoute& route, const http::Request& request, Input* input) {
   if (request.body.empty()) return {};
-  const auto type = request.headers.find("content-type");
-  const std::string text = type == request.headers.end() ? "" : type->second.substr(0, type->second.find(';'));
-  if (text != "application/json") return Error(Code::kUnsupported, "the body must be application/json");
+  if (!http::IsJson(request)) return Error(Code::kUnsupported, "the body must be application/json");
   const Json body = Json::parse(request.body, nullptr, false);
   if (!body.is_object()) return Error(Code::kInvalid, "the body is not an object of JSON");
   for (const auto& [name, json] : body.items()) {

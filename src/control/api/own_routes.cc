@@ -32,11 +32,6 @@ std::string TextIn(const Json& body, const char* name) {
   return found != body.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-bool IsJson(const http::Request& request) {
-  const auto type = request.headers.find("content-type");
-  return type != request.headers.end() && type->second.starts_with("application/json");
-}
-
 http::Response Failed(const Error& error) {
   const int status = error.code() == Code::kNotFound    ? 404
                      : error.code() == Code::kExists    ? 409
@@ -149,7 +144,7 @@ http::Response Api::Tokens(const ApiRoute& route, const Input& input, const Toke
 
 // Its content type cannot be sent by a form or a script of another site without a question that nobody answers.
 http::Response Api::SignIn(const http::Request& request) {
-  const Json body = IsJson(request) ? Json::parse(request.body, nullptr, false) : Json();
+  const Json body = http::IsJson(request) ? Json::parse(request.body, nullptr, false) : Json();
   if (!body.is_object()) return http::Problem(400, "send JSON with a code or a token");
   const int64_t now = WallMicros();
   std::string text = TextIn(body, "token");

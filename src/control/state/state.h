@@ -136,6 +136,8 @@ class State {
 
   Store& store() { return *store_; }
   const Clock& clock() const { return *clock_; }
+  // The date of the accounting, which follows the wall clock only when it has been set for good.
+  int64_t AccountingNow() const;
   const Settings& settings() const { return settings_; }
   const sched::core::State& scheduler() const { return scheduler_.state(); }
   std::map<std::string, Node>& nodes() { return nodes_; }
@@ -346,7 +348,6 @@ class State {
   // Call in each transaction, and every few seconds.
   Status Account();
   Status SaveAccounting();
-  int64_t AccountingNow() const;
   int64_t OnAccountingClock(int64_t wall) const;
   Status FollowClock();
   void BeginInterval(PodRow* pod);
