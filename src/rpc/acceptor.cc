@@ -24,7 +24,7 @@
 namespace vrun::rpc {
 namespace {
 
-constexpr int kPauseMillis = 100;            // when there are no descriptors
+constexpr int kPauseMillis = 100;            // at most, when there are no descriptors
 constexpr size_t kMostLeavers = 64;          // then new connections wait for gRPC
 constexpr int64_t kTellMicros = 60'000'000;  // between two lines of the log
 
@@ -197,15 +197,17 @@ void Acceptor::Accept(int listener) {
   take_(fd.Release());
 }
 
-// Of those that gave way, gRPC closes the descriptors soon; until then they are no others'.
+// gRPC soon closes the descriptors of those that gave way; until then nobody else can have them. It has nothing to wait
+// for then, but should it ever, that must not keep others out for good.
 void Acceptor::AwaitLeavers() {
-  for (;;) {
+  for (int i = 0; i < kPauseMillis; ++i) {
     if (leavers_.size() < kMostLeavers) return;
     std::erase_if(leavers_, [](const auto& one) { return !Is(one.first, one.second); });
     if (leavers_.size() < kMostLeavers) return;
     pollfd stop{stop_.get(), POLLIN, 0};
     if (::poll(&stop, 1, 1) > 0) return;
   }
+  leavers_.clear();
 }
 
 void Acceptor::Add(int fd, const Origin& origin) {
