@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -268,6 +269,48 @@ TEST_F(RpcTest, StrangersAreRefused) {
   Credentials mixed = other.Make("home", "eve@h");
   mixed.ca = authority_.Make("home", "anna@h").ca;
   EXPECT_EQ(Channel::Dial(address_, mixed, "controller").error().code(), Code::kDenied);
+}
+
+// In the handshake, and with half of one. The server takes its bounds from what descriptors there are.
+TEST_F(RpcTest, ManyWhoOnlyConnectKeepNobodyOut) {
+  server_.reset();
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit few{256, limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  Serve("127.0.0.1:0");
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  auto before = Dial();
+  ASSERT_TRUE(Call(*before, kEcho, "x"));
+  std::vector<UniqueFd> strangers;
+  sockaddr_in server{};
+  server.sin_family = AF_INET;
+  server.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  server.sin_port = htons(static_cast<uint16_t>(std::stoi(address_.substr(address_.rfind(':') + 1))));
+  for (int i = 0; i < 100; ++i) {
+    UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&server), sizeof server), 0);
+    if (i % 2 == 0) {
+      EXPECT_EQ(::send(fd.get(), "\x16\x03\x01\x01", 4, MSG_NOSIGNAL), 4);
+    }
+    strangers.push_back(std::move(fd));
+  }
+  const int64_t began = MonotonicMicros();
+  auto after = Dial("ben@host");
+  EXPECT_TRUE(Call(*after, kEcho, "x"));
+  EXPECT_TRUE(Call(*before, kEcho, "x"));
+  const auto open = [&] {
+    int all = 0;
+    for (const UniqueFd& fd : strangers) {
+      pollfd wait{fd.get(), POLLIN, 0};
+      if (::poll(&wait, 1, 0) == 0) ++all;
+    }
+    return all;
+  };
+  // 32 of one address, without waiting for the handshake's end.
+  const int64_t deadline = began + 5'000'000;
+  while (open() > 32 && MonotonicMicros() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_LE(open(), 32);
 }
 
 TEST_F(RpcTest, TheServerMustHaveTheRoleThatTheClientExpects) {

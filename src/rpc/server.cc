@@ -5,9 +5,6 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
-#include <netdb.h>
-#include <sys/socket.h>
-
 #include <atomic>
 #include <map>
 #include <optional>
@@ -16,7 +13,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/thread/mutex.h"
-#include "base/unique_fd.h"
+#include "rpc/acceptor.h"
 #include "rpc/internal.h"
 #include "rpc/poller.h"
 #include "rpc/strangers.h"
@@ -36,6 +33,8 @@ constexpr int kHandshakeMillis = 10'000;
 // Where strangers may call, a connection without a call for so long is closed, whoever's it is: until the first call
 // nobody knows. Homes call every 20 s, and nodes keep a stream open.
 constexpr int kIdleMillis = 60'000;
+// Where TLS asks for a certificate, whoever is still connected after that has one.
+constexpr int64_t kLetInMicros = 2 * 1000 * int64_t{kHandshakeMillis};
 
 void MarkAsAnswer(grpc::GenericServerContext* context, const Error& error) {
   if (error.code() != Code::kOk) {
@@ -58,34 +57,6 @@ Result<Peer> PeerOf(const grpc::GenericServerContext& context) {
   }
   peer.address = context.peer();
   return peer;
-}
-
-// gRPC reports only in its log why it cannot listen, so this asks the kernel first.
-Status ProbeAddress(const std::string& address) {
-  const std::string what = "listen on " + Escape(address);
-  size_t colon = address.rfind(':');
-  if (colon == std::string::npos) return Error(Code::kInvalid, what + ": not an address: write HOST:PORT");
-  std::string host = address.substr(0, colon);
-  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  if (int e = getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found); e != 0) {
-    return Error(Code::kInvalid, what + ": " + gai_strerror(e) + ": write HOST:PORT");
-  }
-  std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
-  UniqueFd fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  int on = 1;
-  if (!fd) return ErrnoError(what);
-  (void)setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 || listen(fd.get(), 1) != 0) {
-    int e = errno;
-    Error error = ErrnoError(e, what);
-    return Error(e == EADDRINUSE ? Code::kExists : error.code(),
-                 error.message() + ": stop what uses it or choose another address");
-  }
-  return {};
 }
 
 class GrpcServer;
@@ -201,6 +172,7 @@ class GrpcServer final : public Server {
       MutexLock lock(mu_);
       stopping_ = true;
     }
+    acceptor_->Stop();  // gRPC would leave a connection open that comes now
     // A deadline in the past cancels every call at once.
     server_->Shutdown(gpr_time_0(GPR_CLOCK_MONOTONIC));
     calls_.WaitEmpty();
@@ -229,12 +201,10 @@ class GrpcServer final : public Server {
 
   Result<int> Start(const std::string& address) override {
     VRUN_ASSIGN(const Credentials now, ReadAgain(mine_));
-    VRUN_TRY(ProbeAddress(address));
+    VRUN_ASSIGN(auto acceptor, Acceptor::Listen(address));
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
     builder.SetMaxSendMessageSize(kMaxMessageBytes);
-    // Otherwise a second server could bind the same port and receive half of the calls.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMillis);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMillis);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -246,20 +216,25 @@ class GrpcServer final : public Server {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, kEstimateWindow);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytes);
-    int port = 0;
-    builder.AddListeningPort(address, ServerTls(now, !strangers_.empty()), &port);
+    connections_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, ServerTls(now, !strangers_.empty()));
     builder.RegisterAsyncGenericService(&service_);
     auto queue = builder.AddCompletionQueue();
     queue_ = queue.get();
     server_ = builder.BuildAndStart();
     if (!server_) {
       Poller drain(std::move(queue), 1);
-      return Error(Code::kUnavailable,
-                   "listen on " + Escape(address) + ": the address cannot be bound: choose another");
+      return Error(Code::kUnavailable, "listen on " + Escape(address) + ": gRPC does not start: see the log");
     }
     poller_.emplace(std::move(queue), kServerThreads);
     for (int i = 0; i < kWaitingCalls; ++i) WaitForCall();
-    return port;
+    acceptor_ = std::move(acceptor);
+    acceptor_->Start(Acceptor::Bounds::OfProcess(strangers_.empty() ? kLetInMicros : 0), [this](int fd) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+      connection.fd = fd;
+      connections_->HandleNewConnection(&connection);
+    });
+    return acceptor_->port();
   }
 
   // --- for ServerCall ---
@@ -269,6 +244,7 @@ class GrpcServer final : public Server {
   }
   CallSet* calls() { return &calls_; }
   Strangers* strangers() { return &open_strangers_; }
+  void Known(const std::string& address) { acceptor_->Known(address); }
   void EndOldStrangers() {
     const int64_t now = MonotonicMicros();
     calls_.AbortIf([now](const CountedCall* call) {
@@ -301,6 +277,8 @@ class GrpcServer final : public Server {
   grpc::ServerCompletionQueue* queue_ = nullptr;
   std::optional<Poller> poller_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> connections_;
+  std::unique_ptr<Acceptor> acceptor_;
 };
 
 ServerCall::ServerCall(GrpcServer* server, grpc::AsyncGenericService* service, grpc::ServerCompletionQueue* queue)
@@ -340,6 +318,7 @@ void ServerCall::Dispatch() {
   peer_ = *std::move(peer);
   known_.store(true, std::memory_order_release);
   if (Status admitted = server_->Admits(peer_); !admitted) return core_->Refuse(std::move(admitted).error());
+  server_->Known(peer_.address);
   if (const Server::UnaryHandler* handler = server_->FindUnary(context_.method())) return DispatchUnary(handler);
   if (const Server::StreamHandler* accept = server_->FindStreaming(context_.method())) {
     Result<Stream::Handler*> handler = (*accept)(peer_, MakeStream(core_));

@@ -2,10 +2,13 @@
 """What certificates and tokens open and what they do not: calls that no program of ours makes. The numbers are rows of
 the list of attacks: docs/security.md."""
 import ast
+import contextlib
 import hashlib
 import os
 import pathlib
 import re
+import resource
+import select
 import shutil
 import signal
 import socket
@@ -339,6 +342,8 @@ def test_29_strangers_who_flood_stop_nobody(cluster):
     before = rss()
     links = []
     try:
+        for _ in range(300):   # no TLS, or nothing after it; before the others, because the oldest give way
+            links.append(socket.create_connection(("127.0.0.1", cluster.port), timeout=10))
         for i in range(40):
             link = stranger.connect(None, None)
             http = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
@@ -350,8 +355,6 @@ def test_29_strangers_who_flood_stop_nobody(cluster):
                 http.send_data(stream, b"\0" + (60 << 20).to_bytes(4, "big") + b"x" * 4000)   # of 60 MiB that never come
             link.sendall(http.data_to_send())
             links.append(link)
-        for _ in range(300):   # no TLS, or nothing after it
-            links.append(socket.create_connection(("127.0.0.1", cluster.port), timeout=10))
         refused = wait_for_refusal(stranger)
         assert "too many callers without a certificate" in refused.message, refused
         began = time.monotonic()
@@ -399,6 +402,49 @@ def test_29_a_stranger_who_only_stays_connected_is_shown_out(cluster):
     finally:
         for link, _ in links:
             link.close()
+
+
+def test_29_connections_without_a_certificate_are_bounded(cluster, anna, running):
+    """The controller, a node's agent and its file system server, each with more connections from one address than it may keep."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    host, agent, _, _ = placement(anna, running)
+    content = listens(fs_pid(cluster))
+    hello = b"\x16\x03\x01\x02\0"   # and never the rest
+    links = []
+
+    def still_open():
+        """Those that the other side has not closed."""
+        poll = select.poll()
+        for link in links:
+            poll.register(link, select.POLLIN)
+        return len(links) - len(poll.poll(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    try:
+        for at, port in ((None, cluster.port), (host, agent), (host, content)):
+            def known():
+                """A new connection with a certificate. A stranger would be denied, whatever he asks for."""
+                return anna.call("/vrun.v1.Nothing/Nothing", "GetRequest", "", at=at, port=port).status == UNIMPLEMENTED
+            assert known(), port
+            links = []
+            for i in range(700):
+                links.append(socket.create_connection((at or "127.0.0.1", port), timeout=10))
+                if i % 2:
+                    with contextlib.suppress(OSError):   # it gave way
+                        links[-1].sendall(hello)
+            # Well before a handshake's end. Of the 700, less than half are left.
+            wait_until("most are shown out", lambda: still_open() <= 256, seconds=5 * SLOW)
+            assert still_open() > 0
+            # From the same address; and a job with all that it needs.
+            assert known(), port
+            assert cluster.vrun("--", "echo", "served").stdout == "served\n"
+            assert cluster.json("job", str(running))["state"] == "RUNNING"
+            for link in links:
+                link.close()
+    finally:
+        for link in links:
+            link.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert cluster.vrun("--", "echo", "served").stdout == "served\n"
 
 
 def wait_for_refusal(stranger):
