@@ -28,6 +28,7 @@ namespace beast = boost::beast;
 using tcp = asio::ip::tcp;
 using Io = asio::io_context;
 using boost::system::error_code;
+using Clock = std::chrono::steady_clock;
 
 // Every answer has these: nothing that we send is a page, and no page of another site may read it.
 constexpr std::pair<const char*, const char*> kHeaders[] = {
@@ -70,8 +71,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   virtual void BeginEvents(uint64_t request) = 0;
   virtual void SendEvent(std::string frame) = 0;
   virtual void EndEvents() = 0;
+  // Since when it has waited for its client to say something; nullopt: it works on a request, or sends.
+  const std::optional<Clock::time_point>& idle_since() const { return idle_since_; }
 
  protected:
+  std::optional<Clock::time_point> idle_since_;
   const std::shared_ptr<Shared> shared_;
 };
 
@@ -159,6 +163,7 @@ class ConnectionOf : public Connection {
 
   void Begin() override {
     if constexpr (kTls) {
+      idle_since_ = Clock::now();
       Expire();
       stream_.async_handshake(asio::ssl::stream_base::server,
                               [this, self = shared_from_this()](error_code failed) { failed ? Close() : Read(); });
@@ -241,12 +246,14 @@ class ConnectionOf : public Connection {
   }
 
   void Read() {
+    idle_since_ = Clock::now();
     parser_.emplace();
     parser_->header_limit(static_cast<uint32_t>(shared_->limits.header_bytes));
     parser_->body_limit(shared_->limits.body_bytes);
     Expire();
     beast::http::async_read(stream_, buffer_, *parser_, [this, self = shared_from_this()](error_code failed, size_t) {
       if (closed_) return;
+      idle_since_.reset();
       failed ? OnUnreadable(failed) : OnRequest();
     });
   }
@@ -272,7 +279,12 @@ class ConnectionOf : public Connection {
     head_ = message.method() == beast::http::verb::head;
     Request request;
     request.method = std::string(message.method_string());
-    const std::string target(message.target());
+    std::string target(message.target());
+    // "http://HOST/PATH": what clients say to proxies, and some proxies pass on.
+    if (const size_t host = target.find("://"); host != std::string::npos && host < target.find('/')) {
+      const size_t path = target.find('/', host + 3);
+      target = path == std::string::npos ? "/" : target.substr(path);
+    }
     const size_t mark = target.find('?');
     request.path = target.substr(0, mark);
     if (mark != std::string::npos) request.query = target.substr(mark + 1);
@@ -411,9 +423,19 @@ class BeastServer : public Server {
         });
         return;
       }
+      if (shared_->connections.size() >= shared_->limits.connections) MakeRoom();
       if (shared_->connections.size() < shared_->limits.connections) Open(std::move(socket));
       Accept();
     });
+  }
+
+  // So that clients that say nothing, which need no token for it, do not keep the others out.
+  void MakeRoom() {
+    std::shared_ptr<Connection> longest;
+    for (const auto& one : shared_->connections) {
+      if (one->idle_since() && (!longest || *one->idle_since() < *longest->idle_since())) longest = one;
+    }
+    if (longest) longest->Close();
   }
 
   void Open(tcp::socket socket) {

@@ -126,7 +126,14 @@ TEST_F(ServerTest, SlowAndSilentClientsAreCutOff) {
   EXPECT_EQ(silent.Rest(), "");
 }
 
-TEST_F(ServerTest, ClientsAboveTheLimitAreCutOff) {
+TEST_F(ServerTest, TheAddressMayBeWhole) {
+  Start();
+  Client client(server_->port());
+  client.Send("GET http://x:1/hello/all?a=b HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_NE(client.Until("\"all\""), "");
+}
+
+TEST_F(ServerTest, WhoSaysNothingForLongestMakesRoomForOthers) {
   Limits limits;
   limits.connections = 2;
   Start(limits);
@@ -136,7 +143,24 @@ TEST_F(ServerTest, ClientsAboveTheLimitAreCutOff) {
   second.Send("GET /hello/all HTTP/1.1\r\nHost: x\r\n\r\n");
   second.Until("\"all\"");
   Client third(server_->port());
-  EXPECT_EQ(third.Rest(), "");
+  third.Send("GET /hello/all HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_NE(third.Until("\"all\""), "");
+  EXPECT_EQ(first.Rest(), "");
+  second.Send("GET /hello/all HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_NE(second.Until("\"all\""), "");
+}
+
+TEST_F(ServerTest, ClientsAboveTheLimitAreCutOff) {
+  Limits limits;
+  limits.connections = 1;
+  Start(limits);
+  Client first(server_->port());
+  first.Send("GET /events HTTP/1.1\r\nHost: x\r\n\r\n");
+  const auto events = WaitForEvents();
+  Client second(server_->port());
+  EXPECT_EQ(second.Rest(), "");
+  EXPECT_TRUE(events->Send("job", "{}"));
+  EXPECT_NE(first.Until("{}\n\n"), "");
 }
 
 TEST_F(ServerTest, EventsArriveInOrderUntilEitherSideEnds) {
