@@ -284,7 +284,12 @@ class ConnectionOf : public Connection {
     head_ = message.method() == beast::http::verb::head;
     Request request;
     request.method = std::string(message.method_string());
-    const std::string target(message.target());
+    std::string target(message.target());
+    // "http://HOST/PATH": what clients say to proxies, and some proxies pass on.
+    if (const size_t host = target.find("://"); host != std::string::npos && host < target.find('/')) {
+      const size_t path = target.find('/', host + 3);
+      target = path == std::string::npos ? "/" : target.substr(path);
+    }
     const size_t mark = target.find('?');
     request.path = target.substr(0, mark);
     if (mark != std::string::npos) request.query = target.substr(mark + 1);

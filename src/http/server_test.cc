@@ -126,6 +126,13 @@ TEST_F(ServerTest, SlowAndSilentClientsAreCutOff) {
   EXPECT_EQ(silent.Rest(), "");
 }
 
+TEST_F(ServerTest, TheAddressMayBeWhole) {
+  Start();
+  Client client(server_->port());
+  client.Send("GET http://x:1/hello/all?a=b HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_NE(client.Until("\"all\""), "");
+}
+
 TEST_F(ServerTest, AboveTheLimitTheLongestSilentClientIsCutOff) {
   Limits limits;
   limits.connections = 2;
