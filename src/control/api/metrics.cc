@@ -8,6 +8,7 @@
 
 #include "control/ops/ops.h"
 #include "http/metrics_page.h"
+#include "telemetry/figures.h"
 
 namespace vrun::control {
 namespace {
@@ -145,6 +146,7 @@ std::string MetricsText(State& state, const Counters& counters, const std::strin
   NodesAndGpus(state, &page);
   Quotas(state, viewer, &page);
   Notifications(state, counters, &page);
+  telemetry::AddFigures(&page);
   return page.Take();
 }
 
