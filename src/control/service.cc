@@ -20,6 +20,12 @@ constexpr int64_t kDropAgainMicros = 1'000'000;
 // A node needs one, and for a moment a second one when it connects again.
 constexpr uint32_t kMostNodeStreams = 32;
 
+// "" if there are none or several.
+std::string OnlyPool(const State& state) {
+  const std::vector<std::string> pools = state.Pools();
+  return pools.size() == 1 ? pools[0] : "";
+}
+
 }  // namespace
 
 // A node's stream. Created on a gRPC thread, then owned by the state thread.
@@ -202,7 +208,12 @@ void Service::ServePeople() {
           {"", request.role() + " " + request.name(), peer.address, "join", "", joined.error().message()});
       return reply(std::move(joined).error());
     }
-    reply(joined->SerializeAsString());
+    if (joined->role() != "home") return reply(joined->SerializeAsString());
+    // The state is read on its own thread.
+    loop_->Post([this, reply, answer = *std::move(joined)]() mutable {
+      answer.set_pool(OnlyPool(state_));
+      reply(answer.SerializeAsString());
+    });
   });
   server_->Stranger("/vrun.v1.People/Renew", [this](const rpc::Peer& peer, std::string bytes, auto reply) {
     v1::RenewRequest request;

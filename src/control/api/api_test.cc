@@ -101,6 +101,11 @@ TEST(ApiTest, RefusesInputThatTheDocumentDoesNotAllow) {
     EXPECT_FALSE(ReadInput(list, CallOf({}, query))) << query[0].first;
   }
   EXPECT_FALSE(ReadInput(RouteOf("POST", "/nodes/{node}/drain"), CallOf({{"node", "n[1-9]"}})));
+  // What is wrong is named, also where it cannot be printed.
+  EXPECT_NE(ReadInput(list, CallOf({}, {{"fields", "job,nothing"}})).error().message().find("nothing"),
+            std::string::npos);
+  EXPECT_NE(ReadInput(list, CallOf({}, {{"unknown", "1"}})).error().message().find("unknown: "), std::string::npos);
+  EXPECT_TRUE(http::IsUtf8(ReadInput(list, CallOf({}, {{"\xff", "1"}})).error().message()));
 }
 
 TEST(ApiTest, ListsComeInPagesFilteredAndWithTheFieldsThatAreAskedFor) {

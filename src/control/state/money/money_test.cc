@@ -369,7 +369,8 @@ TEST_F(MoneyTest, WrongQuestionsAndConfigurationsSayWhatToWrite) {
                           "[money]\ncurrency = \"EUR\"\n[[money.price]]\ngpu_hour = { h100 = -1 }\n",
                           "[money]\ncurrency = \"EUR\"\n[[money.price]]\nfrom = 2026-01-01\n", "[money]\nprices = 1\n",
                           "[team.a]\nmonth = { stop_percent = 100 }\n", "[team.a]\nmonth = { gpu_hours = 0 }\n",
-                          "[team.a]\nmonth = { gpu_hours = 1, soft = 2 }\n"}) {
+                          "[team.a]\nmonth = { gpu_hours = 1, soft = 2 }\n",
+                          "[money]\ncurrency = \"EUR\"\n[team.a]\nmonth = { money = 1 }\n"}) {
     EXPECT_FALSE(ParseSchedulerConfig(bad, "f")) << bad;
   }
   EXPECT_TRUE(
