@@ -66,7 +66,9 @@ class MetricsTest : public StateTest {};
 TEST_F(MetricsTest, TeamsAreNamedToThoseWhoSeeThem) {
   Register(SimpleNode("n1", 4, 4));
   const auto config = ParseSchedulerConfig(
-      "visibility = \"team\"\nadmins = [\"root\"]\n[team.vision]\nusers = [\"anna\", \"amy\"]\nguarantee = 2\n", "f");
+      "visibility = \"team\"\nadmins = [\"root\"]\n[team.vision]\nusers = [\"anna\", \"amy\"]\nguarantee = { \"\" = 2 "
+      "}\n",
+      "f");
   ASSERT_TRUE(config) << config.error().message();
   Transaction([&] {
     state_->Configure(*config);

@@ -34,7 +34,7 @@ constexpr int64_t kFullMicros = 5'000'000;    // between retries while home is f
 constexpr size_t kLately = 16384;             // more operations than a window has
 constexpr uint64_t kMostTold = 10;            // consecutive failures that are reported
 constexpr size_t kToldLately = 64;            // lines, for new listeners
-constexpr int64_t kMostViews = 500;           // of one node: each has a thread, and a node has one at a time
+constexpr int64_t kMostViews = 200;           // of one node: each has a thread, and a node has one at a time
 constexpr size_t kRefusedLately = 256;        // more exclusive operations than can be under way
 
 // Errors that go away when somebody frees space.

@@ -78,7 +78,7 @@ TEST_F(PeopleTest, OthersJobsAreThereAndNothingOfThemIsTold) {
 TEST_F(PeopleTest, NoFilterFindsWhatIsHidden) {
   Register(SimpleNode("n1", 4, 4));
   Configure("visibility = \"team\"\n");
-  for (int i = 0; i < 3; ++i) Submit(SimpleJob("secret plan", 1, 1));
+  for (const char* id : {"r1", "r2", "r3"}) Submit(SimpleJob(id, 1, 1));
   for (const bool all : {false, true}) {
     for (int field = 0; field < 4; ++field) {
       v1::ListRequest request;
