@@ -474,7 +474,7 @@ void Service::OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::
                  if (message->has_register_()) {
                    const v1::Register& offer = message->register_();
                    session->knows_shut_out = offer.knows_shut_out();
-                   if (members_ != nullptr) *refused = CheckBounds(*members_, node, offer.pool(), offer.total().gpus());
+                   if (members_ != nullptr) *refused = CheckBounds(*members_, node, offer);
                    if (!*refused) {
                      members_->AuditRefused({"", "node " + node, "", "register", "", refused->error().message()});
                      return;

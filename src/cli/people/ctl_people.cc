@@ -18,12 +18,13 @@
 #include "cli/people/backup_command.h"
 #include "cli/people/membership.h"
 #include "cli/request/job_command.h"
+#include "cli/request/wishes.h"
 #include "people/address.h"
 
 namespace vrun::cli {
 namespace {
 
-enum Id { kFor, kController, kName, kPool, kGpus };
+enum Id { kFor, kController, kName, kPool, kGpus, kCpus, kMemory, kLabels };
 constexpr uint64_t kDefaultSeconds = 3600;
 
 constexpr OptionSpec kForOption = {
@@ -36,6 +37,11 @@ constexpr OptionSpec kNodeOptions[] = {
     {kName, 'n', "name", Argument::kRequired, "NAME", "token: of this node only, also if it has joined before"},
     {kPool, 'p', "pool", Argument::kRequired, "POOL", "token: of nodes of this pool only", Completes::kPools},
     {kGpus, 'G', "gpus", Argument::kRequired, "N", "token: the most that the node may offer"},
+    {kCpus, 'c', "cpus", Argument::kRequired, "N", "token: the most cores that the node may offer"},
+    {kMemory, 0, "mem", Argument::kRequired, "SIZE",
+     "token: the most memory that the node may offer; forms as of vrun"},
+    {kLabels, 0, "labels", Argument::kRequired, "LABELS",
+     "token: the only labels that the node may have, with commas between them; '': none"},
     kForOption,
     kControllerOption};
 constexpr OptionSpec kLoginOptions[] = {
@@ -202,6 +208,24 @@ Result<v1::Invitation> NodeInvitation(const CtlInvocation& invocation) {
       return Error(Code::kInvalid, "--gpus " + Escape(*gpus) + ": write a number from 0 to 9999");
     }
     invitation.set_most_gpus(std::stol(*gpus));
+  }
+  if (auto cpus = invocation.Value(kCpus)) {
+    if (cpus->empty() || cpus->size() > 4 || cpus->find_first_not_of("0123456789") != std::string::npos ||
+        std::stol(*cpus) == 0) {
+      return Error(Code::kInvalid, "--cpus " + Escape(*cpus) + ": write a number from 1 to 9999");
+    }
+    invitation.set_most_cpus(std::stol(*cpus));
+  }
+  if (auto memory = invocation.Value(kMemory)) {
+    VRUN_ASSIGN(const uint64_t bytes, ParseMemory(*memory));
+    invitation.set_most_memory_bytes(bytes);
+  }
+  if (auto text = invocation.Value(kLabels)) {
+    invitation.mutable_labels();
+    if (!text->empty()) {
+      VRUN_ASSIGN(const std::vector<std::string> labels, ParseLabels(*text));
+      invitation.mutable_labels()->mutable_names()->Assign(labels.begin(), labels.end());
+    }
   }
   return invitation;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/ops/join.h"
 
+#include <algorithm>
+
 #include "base/escape.h"
 #include "base/log.h"
 #include "rpc/credentials.h"
@@ -49,6 +51,9 @@ Result<v1::JoinReply> Join(const people::Members& members, const Authority& auth
   member.set_name(name);
   member.set_pool(invitation.pool());
   member.set_most_gpus(invitation.most_gpus());
+  member.set_most_cpus(invitation.most_cpus());
+  member.set_most_memory_bytes(invitation.most_memory_bytes());
+  if (invitation.has_labels()) *member.mutable_labels() = invitation.labels();
   member.set_joined_us(now_us);
   member.set_address(address);
   VRUN_TRY(members.Add(member));
@@ -93,16 +98,35 @@ Status KeepName(const people::Members& members, const std::string& node, int64_t
   return members.Add(member);
 }
 
-Status CheckBounds(const people::Members& members, const std::string& node, const std::string& pool, int64_t gpus) {
+Status CheckBounds(const people::Members& members, const std::string& node, const v1::Register& offer) {
   const auto member = members.Find("node", node);
   if (!member) return {};
-  if (!member->pool().empty() && member->pool() != pool) {
-    return Error(Code::kDenied, "node " + Escape(node) + ": its token was for the pool " + member->pool() + ", not " +
-                                    Escape(pool) + ": correct --pool");
+  const auto refused = [&](const std::string& why) {
+    return Error(Code::kDenied, "node " + Escape(node) + ": " + why);
+  };
+  if (!member->pool().empty() && member->pool() != offer.pool()) {
+    return refused("its token was for the pool " + member->pool() + ", not " + Escape(offer.pool()) +
+                   ": correct --pool");
   }
-  if (member->most_gpus() >= 0 && gpus > member->most_gpus()) {
-    return Error(Code::kDenied, "node " + Escape(node) + ": it offers " + std::to_string(gpus) +
-                                    " GPUs, and its token was for " + std::to_string(member->most_gpus()));
+  const v1::Resources& total = offer.total();
+  if (member->most_gpus() >= 0 && total.gpus() > member->most_gpus()) {
+    return refused("it offers " + std::to_string(total.gpus()) + " GPUs, and its token was for " +
+                   std::to_string(member->most_gpus()));
+  }
+  if (member->most_cpus() > 0 && total.milli_cpus() > member->most_cpus() * 1000) {
+    return refused("it offers " + std::to_string(total.milli_cpus() / 1000) + " cores, and its token was for " +
+                   std::to_string(member->most_cpus()));
+  }
+  if (member->most_memory_bytes() > 0 && total.memory_bytes() > member->most_memory_bytes()) {
+    return refused("it offers " + std::to_string(total.memory_bytes() >> 20) +
+                   " MiB of memory, and its token was for " + std::to_string(member->most_memory_bytes() >> 20));
+  }
+  if (!member->has_labels()) return {};
+  for (const std::string& label : offer.facts().labels()) {
+    const auto& allowed = member->labels().names();
+    if (std::find(allowed.begin(), allowed.end(), label) == allowed.end()) {
+      return refused("its token was not for the label " + Escape(label) + ": correct --label");
+    }
   }
   return {};
 }

@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "people/members.h"
+#include "proto/control.pb.h"
 #include "proto/people.pb.h"
 
 namespace vrun::control {
@@ -36,7 +37,7 @@ Result<v1::RenewReply> Renew(const people::Members& members, const Authority& au
 // is good for it.
 Status KeepName(const people::Members& members, const std::string& node, int64_t now_us);
 
-// Whether a node may join this pool and offer so many GPUs: what its token was bound to.
-Status CheckBounds(const people::Members& members, const std::string& node, const std::string& pool, int64_t gpus);
+// Whether a node may join this pool, with these labels, and offer so much: what its token was bound to.
+Status CheckBounds(const people::Members& members, const std::string& node, const v1::Register& offer);
 
 }  // namespace vrun::control

@@ -34,6 +34,13 @@ class JoinTest : public ::testing::Test {
     return Join(members_, {authority_.directory()}, request, "10.0.0.1:1", 500);
   }
 
+  static v1::Register Offer(const std::string& pool, uint32_t gpus) {
+    v1::Register offer;
+    offer.set_pool(pool);
+    offer.mutable_total()->set_gpus(gpus);
+    return offer;
+  }
+
   const rpc::TestAuthority authority_;
   const people::Members members_{authority_.directory() + "/people"};
   rpc::CertificateRequest made_;
@@ -61,14 +68,14 @@ TEST_F(JoinTest, ANodeGetsNeitherAnotherNameNorAnothersPlace) {
 
 // The node that `vctl up` starts, for one.
 TEST_F(JoinTest, ATokenForANewNodeIsNoneForAPlaceMadeByHand) {
-  EXPECT_TRUE(CheckBounds(members_, "by-hand", "any", 8));
+  EXPECT_TRUE(CheckBounds(members_, "by-hand", Offer("any", 8)));
   ASSERT_TRUE(KeepName(members_, "by-hand", 7));
   EXPECT_EQ(Ask(Invite("node", "", "other", 1), "by-hand").error().code(), Code::kExists);
-  EXPECT_TRUE(CheckBounds(members_, "by-hand", "any", 8));
+  EXPECT_TRUE(CheckBounds(members_, "by-hand", Offer("any", 8)));
   // What a token has bound stays.
   ASSERT_TRUE(Ask(Invite("node", "", "gpu", 2), "n1"));
   ASSERT_TRUE(KeepName(members_, "n1", 9));
-  EXPECT_EQ(CheckBounds(members_, "n1", "other", 0).error().code(), Code::kDenied);
+  EXPECT_EQ(CheckBounds(members_, "n1", Offer("other", 0)).error().code(), Code::kDenied);
 }
 
 // Whatever the machine says of itself.
@@ -100,10 +107,44 @@ TEST_F(JoinTest, ARequestMustBeOne) {
 
 TEST_F(JoinTest, ANodeOffersNoMoreThanItsTokenAllowed) {
   ASSERT_TRUE(Ask(Invite("node", "", "gpu", 2), "n1"));
-  EXPECT_TRUE(CheckBounds(members_, "n1", "gpu", 2));
-  EXPECT_EQ(CheckBounds(members_, "n1", "gpu", 3).error().code(), Code::kDenied);
-  EXPECT_EQ(CheckBounds(members_, "n1", "other", 0).error().code(), Code::kDenied);
-  EXPECT_TRUE(CheckBounds(members_, "by-hand", "any", 8));
+  EXPECT_TRUE(CheckBounds(members_, "n1", Offer("gpu", 2)));
+  EXPECT_EQ(CheckBounds(members_, "n1", Offer("gpu", 3)).error().code(), Code::kDenied);
+  EXPECT_EQ(CheckBounds(members_, "n1", Offer("other", 0)).error().code(), Code::kDenied);
+  EXPECT_TRUE(CheckBounds(members_, "by-hand", Offer("any", 8)));
+}
+
+TEST_F(JoinTest, ANodeHasOnlyTheLabelsCoresAndMemoryOfItsToken) {
+  v1::Invitation invitation;
+  invitation.set_role("node");
+  invitation.set_most_gpus(-1);
+  invitation.set_expires_us(1000);
+  invitation.set_most_cpus(8);
+  invitation.set_most_memory_bytes(uint64_t{64} << 30);
+  invitation.mutable_labels()->add_names("ssd");
+  invitation.mutable_labels()->add_names("net=ib");
+  ASSERT_TRUE(Ask(members_.Invite(invitation).value(), "n1"));
+  v1::Register offer = Offer("gpu", 8);
+  offer.mutable_total()->set_milli_cpus(8000);
+  offer.mutable_total()->set_memory_bytes(uint64_t{64} << 30);
+  EXPECT_TRUE(CheckBounds(members_, "n1", offer)) << "fewer labels are fine";
+  offer.mutable_facts()->add_labels("net=ib");
+  EXPECT_TRUE(CheckBounds(members_, "n1", offer));
+  v1::Register other = offer;
+  other.mutable_facts()->add_labels("net");
+  EXPECT_EQ(CheckBounds(members_, "n1", other).error().message(),
+            "node n1: its token was not for the label net: correct --label");
+  other = offer;
+  other.mutable_total()->set_milli_cpus(8001);
+  EXPECT_EQ(CheckBounds(members_, "n1", other).error().code(), Code::kDenied);
+  other = offer;
+  other.mutable_total()->set_memory_bytes((uint64_t{64} << 30) + 1);
+  EXPECT_EQ(CheckBounds(members_, "n1", other).error().code(), Code::kDenied);
+  // A token without a label is for a node without one.
+  invitation.mutable_labels()->clear_names();
+  ASSERT_TRUE(Ask(members_.Invite(invitation).value(), "n2"));
+  EXPECT_EQ(CheckBounds(members_, "n2", offer).error().code(), Code::kDenied);
+  offer.mutable_facts()->clear_labels();
+  EXPECT_TRUE(CheckBounds(members_, "n2", offer));
 }
 
 TEST_F(JoinTest, ACertificateIsRenewedForItsOwnKeyAlone) {
