@@ -11,6 +11,11 @@ install(FILES docs/man/vrun.1 docs/man/vbatch.1 docs/man/vctl.1 DESTINATION shar
 install(FILES docs/man/vrund.8 DESTINATION share/man/man8)
 install(FILES LICENSE DESTINATION share/doc/vrun RENAME copyright)
 install(FILES README.md CHANGELOG.md DESTINATION share/doc/vrun)
+# As in the tree: the guides name each other, their pictures and deploy/ by their places.
+install(DIRECTORY docs/guide docs/images DESTINATION share/doc/vrun/docs)
+install(FILES docs/simulator.md docs/security.md docs/limitations.md docs/known-issues.md docs/glossary.md
+  DESTINATION share/doc/vrun/docs)
+install(DIRECTORY deploy DESTINATION share/doc/vrun)
 install(FILES packaging/config.toml DESTINATION share/doc/vrun/examples)
 install(FILES packaging/etc/controller packaging/etc/node packaging/etc/scheduler.toml DESTINATION /etc/vrun)
 install(FILES packaging/systemd/vrun-controller.service packaging/systemd/vrun-node.service DESTINATION /lib/systemd/system)

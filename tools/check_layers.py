@@ -26,7 +26,7 @@ ALLOWED = {
     "ports": {"base"},
     "history": {"base", "jobs"},
     "http": {"base"},
-    "telemetry": {"base"},
+    "telemetry": {"base", "http"},
     "identity": {"base", "people", "rpc"},
     "home": {"base", "tree", "store", "people", "rpc", "identity", "jobs", "ports", "http", "telemetry"},
     "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "people", "rpc", "identity", "s3", "ports", "http", "telemetry"},

@@ -289,17 +289,13 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
     auto address = ParseHostPort(*value);
     if (!address) return At(file, where(name), std::string(name) + ": " + address.error().message());
   }
-  if (const std::string& url = config.traces_endpoint;
-      !url.empty() && !url.starts_with("http://") && !url.starts_with("https://")) {
-    return At(file, where("traces_endpoint"), "traces_endpoint: must be http[s]://HOST[:PORT]");
+  if (!config.traces_endpoint.empty()) {
+    Status address = CheckCollector(config.traces_endpoint);
+    if (!address) return At(file, where("traces_endpoint"), "traces_endpoint: " + address.error().message());
   }
-  if (const std::string& ratio = config.traces_ratio; !ratio.empty()) {
-    double value = -1;
-    const char* const end = ratio.data() + ratio.size();
-    const auto parsed_to = std::from_chars(ratio.data(), end, value);
-    if (parsed_to.ec != std::errc() || parsed_to.ptr != end || !(value >= 0 && value <= 1)) {
-      return At(file, where("traces_ratio"), "traces_ratio: must be a number from 0 to 1");
-    }
+  if (!config.traces_ratio.empty()) {
+    auto ratio = ParseRatio(config.traces_ratio);
+    if (!ratio) return At(file, where("traces_ratio"), "traces_ratio: " + ratio.error().message());
   }
   for (std::string* path : {&config.root, &config.credentials}) {
     std::string_view name = path == &config.root ? "root" : "credentials";
@@ -434,6 +430,52 @@ Status CheckControllers(std::string_view text) {
     at = end + 1;
   }
   return {};
+}
+
+Status CheckCollector(std::string_view url) {
+  constexpr size_t kMostUrl = 2000;
+  // The @ of a password may stand anywhere where somebody has forgotten to encode it.
+  if (url.find('@') != std::string_view::npos) {
+    return Error(Code::kInvalid, "collector: an @ in its address: write user and password into a header");
+  }
+  const std::string shown = "collector " + Escape(url.substr(0, std::min<size_t>(url.find_first_of("?#"), 200)));
+  const auto bad = [&](const char* why) {
+    return Error(Code::kInvalid, shown + ": " + why + ": write http[s]://HOST[:PORT][/PATH]");
+  };
+  if (url.size() > kMostUrl) return bad("longer than 2000 bytes");
+  const bool https = url.starts_with("https://");
+  if (!https && !url.starts_with("http://")) return bad("begins with neither http:// nor https://");
+  // libcurl is built without what other names than ASCII need (src/s3/curl_absent.c).
+  for (const char c : url) {
+    if (c <= ' ' || c > '~') return bad("a space or another character that no address has");
+    if (c == '\\' || c == '"' || c == '<' || c == '>') return bad("a mark that no address has");
+  }
+  // What is added to the path would be part of them.
+  if (url.find_first_of("?#") != std::string_view::npos) return bad("a query or a fragment");
+  const std::string_view rest = url.substr(https ? 8 : 7);
+  std::string host(rest.substr(0, rest.find('/')));
+  if (host.empty() || host.front() == ':') return bad("no host");
+  if (host.size() > 260) return bad("not a host name");
+  for (const char c : host) {
+    const bool word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (!word && std::string_view("-._:[]").find(c) == std::string_view::npos) return bad("not a host name");
+  }
+  const size_t bracket = host.rfind(']');
+  if (host.find(':', bracket == std::string::npos ? 0 : bracket) == std::string::npos) host += https ? ":443" : ":80";
+  const auto address = ParseHostPort(host);
+  if (!address) return address.error().With(shown);
+  in6_addr numeric;
+  if (host.front() == '[' && ::inet_pton(AF_INET6, address->host.c_str(), &numeric) != 1) {
+    return bad("not an IPv6 address in the brackets");
+  }
+  return {};
+}
+
+Result<double> ParseRatio(std::string_view text) {
+  double ratio = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ratio);
+  if (error == std::errc() && end == text.data() + text.size() && ratio >= 0 && ratio <= 1) return ratio;
+  return Error(Code::kInvalid, "ratio " + Escape(text.substr(0, 100)) + ": write a number from 0 to 1");
 }
 
 Result<HostPort> ParseHostPort(std::string_view text, bool allow_port_zero) {

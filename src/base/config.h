@@ -64,7 +64,7 @@ struct Config {
   std::string kept_days;     // how many days they stay; "": 14
   std::string node_metrics;  // HOST:PORT where Prometheus reads its figures; "": nowhere
   // For all daemons on this machine: traces of jobs, for a collector of OpenTelemetry (telemetry/settings.h).
-  std::string traces_endpoint;  // http[s]://HOST[:PORT]; "": nowhere, unless the environment says so
+  std::string traces_endpoint;  // as in CheckCollector; "": nowhere, unless the environment says so
   std::string traces_headers;   // file of headers for it, mode 0600; absolute; "": none
   std::string traces_ratio;     // part of the jobs that are traced, like "0.1"; "": all
   // Each "auto", "on" or "off"; "": auto. Same as `vrund node --fuse NAME=off`.
@@ -104,6 +104,12 @@ Result<HostPort> ParseHostPort(std::string_view text, bool allow_port_zero = fal
 // One HOST:PORT, or several with commas between, of an active controller and those that stand by. Each of several is a
 // numeric IPv4 address.
 Status CheckControllers(std::string_view text);
+
+// http[s]://HOST[:PORT][/PATH] of a collector of OpenTelemetry, in ASCII, as libcurl is to call it. kInvalid says what
+// else is in it, and never repeats what may be a secret: a password, a query.
+Status CheckCollector(std::string_view url);
+// "0.25". kInvalid unless 0 to 1.
+Result<double> ParseRatio(std::string_view text);
 
 // The line of the first non-ASCII letter outside quotes and comments; 0: none. The TOML parser must not see one.
 size_t LineOfBareLetterOutsideAscii(std::string_view text);

@@ -190,22 +190,91 @@ TEST_F(ConfigTest, MistakesAreNamedWithTheirLine) {
   struct Case {
     const char *text, *expected;
   };
-  for (const Case& c : {Case{"\ncontroller = ", "f:2: "}, Case{"pool = \"a\"\n\npool = \"b\"\n", "f:3: "},
-                        Case{"\n\npol = \"a\"\n", "f:3: unknown setting pol"}, Case{"pool = 3\n", "f:1: pool: must be"},
-                        Case{"\nroot = \"relative\"\n", "f:2: root: not an absolute"},
-                        Case{"controller = \"nowhere\"\n", "f:1: controller: address nowhere: no port"},
-                        Case{"pool = \"\"\n", "f:1: pool: must not be empty"},
-                        Case{"traces_endpoint = \"collector:4318\"\n", "f:1: traces_endpoint: must be http"},
-                        Case{"traces_headers = \"here\"\n", "f:1: traces_headers: not an absolute"},
-                        Case{"traces_ratio = \"1.5\"\n", "f:1: traces_ratio: must be a number"},
-                        Case{"root = \"/a\\u0000b\"\n", "f:1: root: must not hold"},
-                        Case{"[section]\nx = 1\n", "unknown setting section"}, Case{"\xff\xfe", "f:1: "},
-                        Case{"\n[#a\n", "f:2: "}, Case{"pool = \"a\"\n[[ # a\n]]\n", "f:2: "}}) {
+  for (const Case& c :
+       {Case{"\ncontroller = ", "f:2: "}, Case{"pool = \"a\"\n\npool = \"b\"\n", "f:3: "},
+        Case{"\n\npol = \"a\"\n", "f:3: unknown setting pol"}, Case{"pool = 3\n", "f:1: pool: must be"},
+        Case{"\nroot = \"relative\"\n", "f:2: root: not an absolute"},
+        Case{"controller = \"nowhere\"\n", "f:1: controller: address nowhere: no port"},
+        Case{"pool = \"\"\n", "f:1: pool: must not be empty"},
+        Case{"traces_endpoint = \"collector:4318\"\n", "f:1: traces_endpoint: collector collector:4318: begins with"},
+        Case{"\ntraces_endpoint = \"http://h:4318?x\"\n", "f:2: traces_endpoint: collector http://h:4318: a query"},
+        Case{"traces_headers = \"here\"\n", "f:1: traces_headers: not an absolute"},
+        Case{"traces_ratio = \"1.5\"\n", "f:1: traces_ratio: ratio 1.5: write a number"},
+        Case{"root = \"/a\\u0000b\"\n", "f:1: root: must not hold"},
+        Case{"[section]\nx = 1\n", "unknown setting section"}, Case{"\xff\xfe", "f:1: "}, Case{"\n[#a\n", "f:2: "},
+        Case{"pool = \"a\"\n[[ # a\n]]\n", "f:2: "}}) {
     auto parsed = ParseConfig(c.text, "f");
     ASSERT_FALSE(parsed) << c.text;
     EXPECT_EQ(parsed.error().code(), Code::kInvalid);
     EXPECT_NE(parsed.error().message().find(c.expected), std::string::npos) << parsed.error().message();
     EXPECT_EQ(parsed.error().message().find('\n'), std::string::npos) << parsed.error().message();
+  }
+}
+
+TEST(CollectorTest, IsAnAddressAndNothingElse) {
+  for (const char* good : {"http://h", "http://h/", "https://h:4318", "http://h:1", "http://h:65535/v1",
+                           "http://127.0.0.1:4318", "http://[::1]", "http://[::1]:4318/a/b",
+                           "https://collector.example.org/otlp/", "http://a-b_c:80", "http://h/a:b", "http://h/%3f"}) {
+    const Status status = CheckCollector(good);
+    EXPECT_TRUE(status) << good << ": " << status.error().message();
+  }
+  const std::pair<std::string, const char*> bad[] = {
+      {"", "http:// nor"},
+      {"h:4318", "http:// nor"},
+      {"ftp://h", "http:// nor"},
+      {"grpc://h", "http:// nor"},
+      {"HTTP://h", "http:// nor"},
+      {"http:h", "http:// nor"},
+      {"http://", "no host"},
+      {"http:///v1/traces", "no host"},
+      {"http://:4318", "no host"},
+      {"http://h:4318?x", "collector http://h:4318: a query"},
+      {"http://h?x", "a query"},
+      {"http://h/v1/traces?key=secret", "a query"},
+      {"http://h:4318#x", "fragment"},
+      {"http://h/#", "fragment"},
+      {"http://user@h", "header"},
+      {"http://user:secret@h:4318", "header"},
+      {"http://user:se#cret@h", "header"},
+      {"http://user:se/cret @h", "header"},
+      {" http://h", "http:// nor"},
+      {"http://h ", "a space"},
+      {"http://a b", "a space"},
+      {"http://h/a b", "a space"},
+      {"http://h\n", "a space"},
+      {"http://h\xc3\xa9", "character"},
+      {std::string("http://h\0", 9), "character"},
+      {"http://h\\x", "a mark"},
+      {"http://<h>", "a mark"},
+      {"http://h:", "not a port"},
+      {"http://h:/v1", "not a port"},
+      {"http://h:x", "not a port"},
+      {"http://h:-1", "not a port"},
+      {"http://h:+80", "host name"},
+      {"http://h:0", "1 to 65535"},
+      {"http://h:65536", "1 to 65535"},
+      {"http://h:4318000", "not a port"},
+      {"http://h:80:80", "brackets"},
+      {"http://::1", "no host"},
+      {"http://fe80::1", "brackets"},
+      {"http://[::1", "brackets"},
+      {"http://[::1]x", "brackets"},
+      {"http://[h]:80", "brackets"},
+      {"http://[]:80", "no host"},
+      {"http://a,b", "host name"},
+      {"http://h%20", "host name"},
+      {"http://" + std::string(2000, 'h'), "2000 bytes"},
+      {"http://" + std::string(1000, 'h') + ":x", "host name"},
+  };
+  for (const auto& [url, why] : bad) {
+    const Status status = CheckCollector(url);
+    ASSERT_FALSE(status) << url;
+    const std::string& message = status.error().message();
+    EXPECT_EQ(status.error().code(), Code::kInvalid);
+    EXPECT_NE(message.find(why), std::string::npos) << url << ": " << message;
+    EXPECT_EQ(message.find("cret"), std::string::npos) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    EXPECT_LT(message.size(), 400u) << message;
   }
 }
 

@@ -39,7 +39,23 @@ Result<std::string> ReadFile(const std::string& path, size_t max_bytes) {
   }
 }
 
+namespace {
+
+// Whether a file may take its place: not that of a device or of /dev/stdout, which the whole machine would miss.
+Status MayBeReplaced(const std::string& path) {
+  struct stat st = {};
+  if (::lstat(path.c_str(), &st) != 0 || S_ISREG(st.st_mode)) return {};
+  char target[8] = {};
+  const bool link = S_ISLNK(st.st_mode) && ::readlink(path.c_str(), target, 6) > 0;
+  if (link && std::string_view(target) != "/proc/" && (::stat(path.c_str(), &st) != 0 || S_ISREG(st.st_mode)))
+    return {};
+  return Error(Code::kInvalid, "write " + Escape(path) + ": not a regular file: name one, or a new one");
+}
+
+}  // namespace
+
 Status WriteFileAtomic(const std::string& path, std::string_view data, mode_t mode) {
+  VRUN_TRY(MayBeReplaced(path));
   std::string temporary = path + ".tmp." + std::to_string(::getpid());
   auto write = [&]() -> Status {
     VRUN_ASSIGN(UniqueFd fd, OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, mode));

@@ -21,6 +21,7 @@
 #include "control/service.h"
 #include "control/store/postgres.h"
 #include "control/store/sqlite.h"
+#include "people/state_place.h"
 #include "rpc/credentials.h"
 #include "telemetry/telemetry.h"
 
@@ -168,6 +169,7 @@ Status Run(const ControllerOptions& given, EventLoop& loop) {
   VRUN_ASSIGN(UniqueFd lock, LockState(options.state_directory));
   VRUN_ASSIGN(rpc::Credentials credentials, rpc::LoadCredentials(options.pki_directory, options.name));
   VRUN_TRY(MakeDirs(options.shared_directory, 0700));
+  VRUN_TRY(people::SaveStatePlace(options.state_directory, {options.shared_directory, options.database}));
   const auto traces = telemetry::Export::TryBegin(options.traces, "vrun-controller", options.name, credentials.ca);
   for (int s : {SIGTERM, SIGINT}) VRUN_TRY(loop.OnSignal(s, [&loop](int) { loop.Stop(); }));
   const std::string directory = options.shared_directory + "/people";

@@ -18,7 +18,7 @@ namespace vrun::control {
 struct ControllerOptions {
   std::string listen = "127.0.0.1:0";  // HOST:PORT; port 0 picks a port, which the next start uses again
   std::string state_directory;  // vrun.db and its log, `people`, `what-if` (results of replays), `address` and `http`
-                                // (the HOST:PORT in use), `lock`
+                                // (the HOST:PORT in use), `lock`, `place` (people/state_place.h)
   // A PostgreSQL database in place of vrun.db (store/postgres.h): while another controller has it, this one stands by.
   std::string database;
   // What an active controller and those that stand by have in common besides: `people`, `content-secret`. "":

@@ -15,12 +15,15 @@ namespace {
 constexpr int64_t kTokenMicros = 60'000'000;
 constexpr int64_t kPauseMicros = 1'000'000;
 
-std::string NameOf(uint32_t uid) {
+// Only a user with a name is a person: whoever has a range of ids for user namespaces (subuid) would be 65536 people,
+// and a user whose name is not found for a while somebody else.
+Result<std::string> NameOf(uint32_t uid) {
   passwd entry{};
   passwd* found = nullptr;
   char buffer[16384];
   if (::getpwuid_r(uid, &entry, buffer, sizeof buffer, &found) == 0 && found != nullptr) return found->pw_name;
-  return "uid" + std::to_string(uid);
+  return Error(Code::kDenied, "uid " + std::to_string(uid) + ": this machine knows no user of this number: ask the " +
+                                  "cluster's administrator for an invitation");
 }
 
 }  // namespace
@@ -42,6 +45,7 @@ Door::~Door() {
 }
 
 Result<std::string> Door::TokenFor(uint32_t uid) {
+  VRUN_ASSIGN(const std::string name, NameOf(uid));
   Given& given = given_[uid];
   const int64_t now = MonotonicMicros();
   if (given.at_us != 0 && now - given.at_us < kPauseMicros) {
@@ -51,7 +55,7 @@ Result<std::string> Door::TokenFor(uint32_t uid) {
   members_->Withdraw(given.secret);
   v1::Invitation invitation;
   invitation.set_role("home");
-  invitation.set_name(NameOf(uid));
+  invitation.set_name(name);
   invitation.set_most_gpus(-1);
   invitation.set_expires_us(WallMicros() + kTokenMicros);
   VRUN_TRY(members_->Admit("home", invitation.name()));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/service.h"
 
+#include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
 #include "control/ops/audit.h"
@@ -16,13 +17,23 @@ constexpr int64_t kTellQueuesMicros = 100'000;
 // That a message was delivered could not be stored.
 constexpr int64_t kDropAgainMicros = 1'000'000;
 
+// A node needs one, and for a moment a second one when it connects again.
+constexpr uint32_t kMostNodeStreams = 32;
+
+// "" if there are none or several.
+std::string OnlyPool(const State& state) {
+  const std::vector<std::string> pools = state.Pools();
+  return pools.size() == 1 ? pools[0] : "";
+}
+
 }  // namespace
 
 // A node's stream. Created on a gRPC thread, then owned by the state thread.
 class Service::AgentSession : public rpc::Stream::Handler, public std::enable_shared_from_this<AgentSession> {
  public:
-  AgentSession(Service* service, std::string node, std::unique_ptr<rpc::Stream> stream)
-      : service_(service), node_(std::move(node)), stream_(std::move(stream)) {}
+  // `counted`: as of a WatchSession.
+  AgentSession(Service* service, std::string node, std::unique_ptr<rpc::Stream> stream, std::shared_ptr<void> counted)
+      : service_(service), node_(std::move(node)), stream_(std::move(stream)), counted_(std::move(counted)) {}
 
   void OnMessage(std::string message) override {
     if (auto self = weak_from_this().lock()) service_->OnAgentMessage(self, std::move(message));
@@ -40,6 +51,7 @@ class Service::AgentSession : public rpc::Stream::Handler, public std::enable_sh
   Service* const service_;
   const std::string node_;
   std::unique_ptr<rpc::Stream> stream_;
+  const std::shared_ptr<void> counted_;
 };
 
 // A home's watch on one pod of a job.
@@ -111,6 +123,7 @@ Service::Service(EventLoop* loop, Store* store, const Clock* clock, Settings set
       store_(store),
       state_(store, clock, settings),
       limiter_(settings.scheduler.bounds),
+      node_streams_({.streams = kMostNodeStreams}),
       leases_(settings) {}
 
 Service::~Service() {
@@ -165,7 +178,12 @@ void Service::ServeStreams() {
       "/vrun.v1.Control/Agent",
       [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
         VRUN_TRY(MayCallHere("/vrun.v1.Control/Agent", peer));
-        auto session = std::make_shared<AgentSession>(this, peer.name, std::move(stream));
+        auto counted = node_streams_.OpenStream(peer.name);
+        if (!counted) {
+          return Error(Code::kExhausted, "node " + Escape(peer.name) + ": " + std::to_string(kMostNodeStreams) +
+                                             " streams are open, which is the limit of each node");
+        }
+        auto session = std::make_shared<AgentSession>(this, peer.name, std::move(stream), *std::move(counted));
         agent_sessions_.Insert(session);
         return session.get();
       });
@@ -190,7 +208,12 @@ void Service::ServePeople() {
           {"", request.role() + " " + request.name(), peer.address, "join", "", joined.error().message()});
       return reply(std::move(joined).error());
     }
-    reply(joined->SerializeAsString());
+    if (joined->role() != "home") return reply(joined->SerializeAsString());
+    // The state is read on its own thread.
+    loop_->Post([this, reply, answer = *std::move(joined)]() mutable {
+      answer.set_pool(OnlyPool(state_));
+      reply(answer.SerializeAsString());
+    });
   });
   server_->Stranger("/vrun.v1.People/Renew", [this](const rpc::Peer& peer, std::string bytes, auto reply) {
     v1::RenewRequest request;
@@ -458,6 +481,8 @@ void Service::OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::
                    }
                    *refused = RegisterNode(state_, node, offer);
                    if (!*refused) return;
+                   const Status kept = members_ != nullptr ? KeepName(*members_, node, WallMicros()) : Status();
+                   if (!kept) LogWarning("node {}: {}", Escape(node), kept.error().message());
                    std::shared_ptr<AgentSession> before = std::exchange(agents_[node], session);
                    if (before && before != session) {
                      before->stream().Cancel(Error(Code::kAborted, "node " + node + " has connected again"));

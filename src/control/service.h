@@ -58,6 +58,7 @@ class Service : public Calls {
   std::vector<std::string> calls() const { return server_->methods(); }
 
   // Calls (api/calls.h). After Start.
+  Status Admit(const rpc::Peer& peer) override;
   void Call(const std::string& method, const rpc::Peer& peer, std::string request, Done done) override;
   void Read(std::function<void(State*)> read) override;
   void Observe(Observer observer) override { observer_ = std::move(observer); }
@@ -116,8 +117,6 @@ class Service : public Calls {
   void ServeStreams();
   void ServePeople();
   void ServeSignIn();
-  // Who may call at all, and not too often. Any thread.
-  Status Admit(const rpc::Peer& peer);
   template <typename Reply>
   void Audit(const rpc::Peer& peer, const AuditedAct& act, const Result<Reply>& answer);
   void AuditRefused(const rpc::Peer& peer, const std::string& what, const Error& why);
@@ -143,6 +142,7 @@ class Service : public Calls {
   Store* const store_;
   State state_;
   CallLimiter limiter_;
+  CallLimiter node_streams_;  // by node
   NodeTimeoutDuty leases_;
   RetentionDuty retention_;
   notify::Sender* sender_ = nullptr;

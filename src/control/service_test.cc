@@ -273,6 +273,20 @@ TEST_F(ServiceTest, RolesAreKeptApart) {
   EXPECT_EQ(garbage.WaitClosed()->code(), Code::kUnsupported);
 }
 
+TEST_F(ServiceTest, ANodeHasSoManyStreamsAndNoMore) {
+  Start();
+  auto node = Dial("node", "n1");
+  std::vector<AgentCollector> silent(100);
+  std::vector<std::unique_ptr<rpc::Stream>> streams;
+  for (AgentCollector& one : silent) streams.push_back(node->OpenStream("/vrun.v1.Control/Agent", &one));
+  AgentCollector more, orders;
+  auto refused = OpenAgent(*node, &more, SimpleNode("n1"));
+  EXPECT_EQ(more.WaitClosed()->code(), Code::kExhausted);
+  auto other = Dial("node", "n2");
+  auto agent = OpenAgent(*other, &orders, SimpleNode("n2"));
+  EXPECT_TRUE(orders.WaitFor(IsRegistered));
+}
+
 TEST_F(ServiceTest, ASecondConnectionOfANodeReplacesTheFirst) {
   Start();
   auto one = Dial("node", "n1");

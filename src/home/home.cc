@@ -274,7 +274,7 @@ class Home {
         root_files_(std::move(files)),
         files_(&root_files_, FrozenOptions(places, trees_)),
         digests_(places.state_dir + "/digests"),
-        live_writes_({root, places.state_dir + "/apply", [this] { return trees_.rules(); }}),
+        live_writes_({root, places.state_dir + "/apply", [this] { return trees_.rules(); }, nullptr, Judge()}),
         content_(&trees_, &files_, &digests_, 3, places.state_dir + "/traces", home_id_, places.state_dir + "/peers"),
         tree_(loop,
               {.root = root,
@@ -296,7 +296,7 @@ class Home {
         snapshots_(loop, &content_, &tree_, &trees_, home_id_),
         defaults_(DefaultsOf(config)),
         cluster_(places, &defaults_, &tree_, &controller_, &nodes_, &snapshots_, loop),
-        roots_(&tree_, &trees_, &frozen_, &files_, &content_.tree_board()),
+        roots_(&tree_, &trees_, &frozen_, &files_, &content_.tree_board(), Judge()),
         run_files_(root, places.state_dir),
         withheld_(loop, &controller_, &nodes_, &run_files_),
         away_(loop, &controller_, &roots_, &snapshots_, &run_files_),
@@ -306,8 +306,7 @@ class Home {
         admin_(&controller_, &defaults_),
         clients_(loop, &runs_, &queries_, &admin_, [this] { cluster_.Refresh(); }),
         metrics_address_(config.home_metrics) {
-    root_files_.SetJudge(
-        [this](int fd, const struct stat& st, std::string_view path) { return private_files_.Check(fd, st, path); });
+    root_files_.SetJudge(Judge());
     content_.SetLiveWrites(&live_writes_);
     live_writes_.OnLook([this] { content_.tree_board().Look(); });
     content_.SetStale([this](const std::string& path) { tree_.LookAt(path); });
@@ -400,11 +399,16 @@ class Home {
       AnswerCacheQuery(loop_, &controller_, &nodes_, client, query.cache());
     });
     queries_.Pass(v1::Query::kKept, [this](const Client& client, const v1::Query& query) {
-      AnswerKeptQuery(loop_, &controller_, &nodes_, &trees_, &run_files_, client, query.kept());
+      AnswerKeptQuery(loop_, &controller_, &nodes_, &roots_, &run_files_, client, query.kept());
     });
     queries_.Pass(v1::Query::kReadLog, [this](const Client& client, const v1::Query& query) {
       AnswerLogQuery(loop_, &controller_, &spool_, &runs_, client, query.read_log());
     });
+  }
+
+  // Of open files, by any thread.
+  RootFiles::Judge Judge() {
+    return [this](int fd, const struct stat& st, std::string_view path) { return private_files_.Check(fd, st, path); };
   }
 
   void AgeLent() {

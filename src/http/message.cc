@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "http/message.h"
 
+#include <algorithm>
 #include <cstdint>
 
 namespace vrun::http {
@@ -32,6 +33,16 @@ bool IsUtf8(std::string_view bytes) {
     bytes.remove_prefix(n);
   }
   return true;
+}
+
+bool IsJson(const Request& request) {
+  const auto type = request.headers.find("content-type");
+  if (type == request.headers.end()) return false;
+  std::string_view text = std::string_view(type->second).substr(0, type->second.find(';'));
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  constexpr std::string_view kJson = "application/json";
+  return std::equal(text.begin(), text.end(), kJson.begin(), kJson.end(),
+                    [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; });
 }
 
 std::string JsonQuote(std::string_view bytes) {

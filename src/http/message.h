@@ -32,6 +32,8 @@ Response Problem(int status, std::string_view detail);
 // "Not Found"
 std::string_view StatusText(int status);
 bool IsUtf8(std::string_view bytes);
+// Whether its body says that it is JSON, with parameters or without.
+bool IsJson(const Request& request);
 // A string of JSON, quoted. Valid UTF-8 for any input: other bytes become U+FFFD.
 std::string JsonQuote(std::string_view bytes);
 

@@ -43,5 +43,17 @@ TEST(MessageTest, AnyBytesAreAStringOfJson) {
   EXPECT_TRUE(IsUtf8("\xf0\x9f\x98\x80 \xe2\x82\xac"));
 }
 
+TEST(MessageTest, TheTypeOfABodyHasAnyCase) {
+  Request request;
+  EXPECT_FALSE(IsJson(request));
+  for (const auto& [type, is] :
+       {std::pair("application/json", true), std::pair("Application/JSON", true),
+        std::pair("application/json ; charset=utf-8", true), std::pair("application/jsonl", false),
+        std::pair("text/plain", false), std::pair("", false)}) {
+    request.headers["content-type"] = type;
+    EXPECT_EQ(IsJson(request), is) << type;
+  }
+}
+
 }  // namespace
 }  // namespace vrun::http

@@ -3,6 +3,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <boost/asio/io_context.hpp>
@@ -15,6 +16,7 @@
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
 #include <deque>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -55,6 +57,7 @@ struct Shared {
   Server::Handler handler;
   std::set<std::shared_ptr<Connection>> connections;
   size_t event_streams = 0;
+  uint64_t waits = 0;  // for requests, counted
   bool ending = false;
 };
 
@@ -66,6 +69,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   virtual void Begin() = 0;
   virtual void Close() = 0;
+  virtual const std::string& host() const = 0;  // its address, without the port
+  // Since when we wait for a request of it, as a number that grows; 0: we do not.
+  virtual uint64_t silent_since() const = 0;
   virtual void Respond(uint64_t request, Response response) = 0;
   virtual void BeginEvents(uint64_t request) = 0;
   virtual void SendEvent(std::string frame) = 0;
@@ -154,11 +160,13 @@ class ConnectionOf : public Connection {
   ConnectionOf(std::shared_ptr<Shared> shared, std::string address, Arguments&&... arguments)
       : Connection(std::move(shared)),
         address_(std::move(address)),
+        host_(address_.substr(0, address_.rfind(':'))),
         stream_(std::forward<Arguments>(arguments)...),
         heartbeat_(shared_->io) {}
 
   void Begin() override {
     if constexpr (kTls) {
+      silent_since_ = ++shared_->waits;
       Expire();
       stream_.async_handshake(asio::ssl::stream_base::server,
                               [this, self = shared_from_this()](error_code failed) { failed ? Close() : Read(); });
@@ -178,6 +186,8 @@ class ConnectionOf : public Connection {
     beast::get_lowest_layer(stream_).close();
     shared_->connections.erase(shared_from_this());
   }
+  const std::string& host() const override { return host_; }
+  uint64_t silent_since() const override { return closed_ ? 0 : silent_since_; }
 
   void Respond(uint64_t request, Response response) override {
     if (closed_ || request != request_ || !waiting_) return;
@@ -244,9 +254,11 @@ class ConnectionOf : public Connection {
     parser_.emplace();
     parser_->header_limit(static_cast<uint32_t>(shared_->limits.header_bytes));
     parser_->body_limit(shared_->limits.body_bytes);
+    silent_since_ = ++shared_->waits;
     Expire();
     beast::http::async_read(stream_, buffer_, *parser_, [this, self = shared_from_this()](error_code failed, size_t) {
       if (closed_) return;
+      silent_since_ = 0;
       failed ? OnUnreadable(failed) : OnRequest();
     });
   }
@@ -272,7 +284,12 @@ class ConnectionOf : public Connection {
     head_ = message.method() == beast::http::verb::head;
     Request request;
     request.method = std::string(message.method_string());
-    const std::string target(message.target());
+    std::string target(message.target());
+    // "http://HOST/PATH": what clients say to proxies, and some proxies pass on.
+    if (const size_t host = target.find("://"); host != std::string::npos && host < target.find('/')) {
+      const size_t path = target.find('/', host + 3);
+      target = path == std::string::npos ? "/" : target.substr(path);
+    }
     const size_t mark = target.find('?');
     request.path = target.substr(0, mark);
     if (mark != std::string::npos) request.query = target.substr(mark + 1);
@@ -342,7 +359,7 @@ class ConnectionOf : public Connection {
     });
   }
 
-  const std::string address_;
+  const std::string address_, host_;
   Stream stream_;
   asio::steady_timer heartbeat_;
   beast::flat_buffer buffer_{64u << 10};
@@ -351,6 +368,7 @@ class ConnectionOf : public Connection {
   std::shared_ptr<EventState> events_ = std::make_shared<EventState>();
   std::deque<std::string> queue_;  // in_events_: the first is being written
   std::array<char, 512> ignored_{};
+  uint64_t silent_since_ = 0;
   uint64_t request_ = 0;  // which request the client waits for
   bool waiting_ = false;
   bool keep_alive_ = false;
@@ -411,9 +429,27 @@ class BeastServer : public Server {
         });
         return;
       }
+      if (shared_->connections.size() >= shared_->limits.connections) MakeRoom();
       if (shared_->connections.size() < shared_->limits.connections) Open(std::move(socket));
       Accept();
     });
+  }
+
+  void MakeRoom() {
+    struct Silent {
+      size_t count = 0;
+      std::shared_ptr<Connection> longest;
+    };
+    std::map<std::string, Silent> hosts;
+    for (const auto& connection : shared_->connections) {
+      if (connection->silent_since() == 0) continue;
+      Silent& silent = hosts[connection->host()];
+      ++silent.count;
+      if (!silent.longest || connection->silent_since() < silent.longest->silent_since()) silent.longest = connection;
+    }
+    const auto most = std::max_element(hosts.begin(), hosts.end(),
+                                       [](const auto& a, const auto& b) { return a.second.count < b.second.count; });
+    if (most != hosts.end()) most->second.longest->Close();
   }
 
   void Open(tcp::socket socket) {

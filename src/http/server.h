@@ -2,7 +2,8 @@
 // An HTTP/1.1 server on a thread of its own. Boost.Beast moves the bytes, in server.cc only.
 //
 // A connection has one request at a time. A client that sends too much, too slowly, or something else than HTTP gets a
-// problem (message.h) and is cut off. Clients above the limit of connections are cut off at once.
+// problem (message.h) and is cut off. When there are as many connections as there may be, the one that has been silent
+// for longest makes room, of the address that has most of them: whoever holds many takes nothing from others.
 #pragma once
 
 #include <cstddef>

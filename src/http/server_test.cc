@@ -126,17 +126,40 @@ TEST_F(ServerTest, SlowAndSilentClientsAreCutOff) {
   EXPECT_EQ(silent.Rest(), "");
 }
 
-TEST_F(ServerTest, ClientsAboveTheLimitAreCutOff) {
+TEST_F(ServerTest, TheAddressMayBeWhole) {
+  Start();
+  Client client(server_->port());
+  client.Send("GET http://x:1/hello/all?a=b HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_NE(client.Until("\"all\""), "");
+}
+
+TEST_F(ServerTest, AboveTheLimitTheLongestSilentClientIsCutOff) {
   Limits limits;
   limits.connections = 2;
   Start(limits);
   Client first(server_->port()), second(server_->port());
-  first.Send("GET /hello/all HTTP/1.1\r\nHost: x\r\n\r\n");
-  first.Until("\"all\"");
+  first.Send("GET /hello/anna HT");
   second.Send("GET /hello/all HTTP/1.1\r\nHost: x\r\n\r\n");
   second.Until("\"all\"");
   Client third(server_->port());
-  EXPECT_EQ(third.Rest(), "");
+  third.Send("GET /hello/all HTTP/1.1\r\nHost: x\r\n\r\n");
+  third.Until("\"all\"");
+  EXPECT_EQ(first.Rest(), "");
+  second.Send("GET /hello/all HTTP/1.1\r\nHost: x\r\n\r\n");
+  second.Until("\"all\"");
+}
+
+TEST_F(ServerTest, ClientsThatAreServedMakeNoRoom) {
+  Limits limits;
+  limits.connections = 1;
+  Start(limits);
+  Client first(server_->port());
+  first.Send("GET /events HTTP/1.1\r\nHost: x\r\n\r\n");
+  first.Until("text/event-stream");
+  Client second(server_->port());
+  EXPECT_EQ(second.Rest(), "");
+  ASSERT_TRUE(WaitForEvents()->Send("one", "{}"));
+  first.Until("event: one");
 }
 
 TEST_F(ServerTest, EventsArriveInOrderUntilEitherSideEnds) {

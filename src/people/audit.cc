@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +17,18 @@
 namespace vrun::people {
 namespace {
 
-constexpr size_t kMostFileBytes = 1u << 30;
+// The end of the file, from the beginning of a line on.
+Result<std::string> ReadEnd(const std::string& file, uint64_t most_bytes) {
+  VRUN_ASSIGN(const UniqueFd fd, OpenFile(file, O_RDONLY));
+  struct stat st {};
+  if (::fstat(fd.get(), &st) != 0) return ErrnoError("stat " + Escape(file));
+  const uint64_t size = static_cast<uint64_t>(st.st_size), from = size > most_bytes ? size - most_bytes : 0;
+  std::string text(size - from, '\0');
+  VRUN_ASSIGN(const size_t n, PreadUpTo(fd.get(), text.data(), text.size(), from));
+  text.resize(n);
+  if (from > 0) text.erase(0, std::min(text.find('\n'), text.size() - 1) + 1);
+  return text;
+}
 
 std::vector<std::string> Split(const std::string& line) {
   std::vector<std::string> fields;
@@ -64,14 +76,14 @@ Status AppendAudit(const std::string& file, const AuditEntry& entry) {
   return WriteAll(fd.get(), line + "\n");
 }
 
-Result<std::vector<AuditEntry>> ReadAudit(const std::string& file) {
+Result<std::vector<AuditEntry>> ReadAudit(const std::string& file, uint64_t most_bytes) {
   VRUN_ASSIGN(std::vector<std::string> files, MonthsOf(file));
   files.push_back(file);
   std::vector<AuditEntry> entries;
   bool any = false;
   std::optional<Error> problem;
   for (const std::string& one : files) {
-    auto text = ReadFile(one, kMostFileBytes);
+    auto text = ReadEnd(one, most_bytes);
     if (!text && text.error().code() != Code::kNotFound) return std::move(text).error();
     if (!text) {
       problem = text.error();

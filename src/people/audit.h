@@ -26,8 +26,9 @@ struct AuditEntry {
 // Any thread, several processes at once: a line is written by one write(2). Does not wait for the disk.
 Status AppendAudit(const std::string& file, const AuditEntry& entry);
 // Also of the months beside it; in the order in which they were written. Lines that are none are left out. kNotFound:
-// there is no log.
-Result<std::vector<AuditEntry>> ReadAudit(const std::string& file);
+// there is no log. Of a file of more than `most_bytes`, which somebody may have made so, only the last ones.
+constexpr uint64_t kMostAuditBytes = uint64_t{1} << 30;
+Result<std::vector<AuditEntry>> ReadAudit(const std::string& file, uint64_t most_bytes = kMostAuditBytes);
 
 // Moves the lines of months that are over out of the file, if there are any, and removes months whose last day ended
 // more than `keep_us` ago. Returns how many months were removed. Other processes may append meanwhile: nothing is lost.

@@ -36,6 +36,20 @@ TEST(AuditTest, LinesOfManyAtOnceAreWholeAndNoNameForgesOne) {
   ::unlink(file.c_str());
 }
 
+// Whoever submits for a day can make it as large as he likes.
+TEST(AuditTest, TheEndOfALogThatIsTooLargeIsRead) {
+  const std::string file = ::testing::TempDir() + "/audit-large-" + std::to_string(::getpid());
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(AppendAudit(file, {"t", "a", "b", "c", std::to_string(i), "ok"}));
+  const auto read = ReadAudit(file, 200);
+  ASSERT_TRUE(read);
+  ASSERT_GT(read->size(), 5u);
+  ASSERT_LT(read->size(), 50u);
+  EXPECT_EQ(read->back().of, "99");
+  EXPECT_EQ(read->front().of, std::to_string(100 - read->size()));
+  EXPECT_EQ(ReadAudit(file)->size(), 100u);
+  ::unlink(file.c_str());
+}
+
 TEST(AuditTest, MonthsThatAreOverAreMovedAndOldOnesRemoved) {
   const std::string file = ::testing::TempDir() + "/audit-months-" + std::to_string(::getpid());
   const auto add = [&](const std::string& time) { EXPECT_TRUE(AppendAudit(file, {time, "a", "b", "c", "d", "ok"})); };

@@ -155,6 +155,7 @@ bool Members::IsRevoked(const std::string& role, const std::string& name) const 
 }
 
 Status Members::Admit(const std::string& role, const std::string& name) const {
+  VRUN_TRY(CheckName(name));
   if (!IsRevoked(role, name)) return {};
   return Error(Code::kDenied, Escape(name) + ": shut out of this cluster: ask its administrator");
 }
@@ -218,7 +219,10 @@ void Members::AuditRefused(AuditEntry entry) const {
 std::string AuthorityDigest(const std::string& ca_pem) { return DigestOf(ca_pem); }
 
 Result<Token> ParseToken(const std::string& text) {
-  const Error bad(Code::kInvalid, "the token is not whole: it is HOST:PORT/, 64 digits, a dot and 32 digits");
+  const Error bad(Code::kInvalid,
+                  "the token is not whole: it is HOST:PORT/, 64 digits, a dot and 32 digits (an address of `vctl user "
+                  "address` ends "
+                  "after the 64)");
   const size_t slash = text.rfind('/');
   if (slash == std::string::npos) return bad;
   Token token;

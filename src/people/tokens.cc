@@ -19,6 +19,7 @@ namespace {
 constexpr std::string_view kPrefix = "vrun_";
 constexpr size_t kSecretBytes = 20;
 constexpr size_t kMostBytes = 65536;  // of a file
+constexpr size_t kMostTokens = 200;   // of one user: making one looks at all of them
 
 std::string Hex(std::string_view bytes) {
   std::string text;
@@ -68,6 +69,14 @@ Result<std::string> Tokens::Create(const v1::ApiToken& token) const {
   VRUN_TRY(CheckName(token.name()));
   VRUN_TRY(MakeDirs(directory_, 0700));
   VRUN_ASSIGN(const std::vector<Stored> all, ReadAll());
+  size_t own = 0;
+  for (const Stored& other : all) {
+    if (other.token.expires_us() > WallMicros() && other.token.user() == token.user()) ++own;
+  }
+  if (own >= kMostTokens) {
+    return Error(Code::kExhausted, Escape(token.user()) + " has " + std::to_string(own) +
+                                       " tokens, which is the limit of each user: revoke some");
+  }
   for (const Stored& other : all) {
     if (other.token.expires_us() <= WallMicros()) {
       (void)::unlink(other.file.c_str());

@@ -76,6 +76,22 @@ TEST_F(TokensTest, FilesDoNotGiveItAway) {
   EXPECT_EQ(files, 1);
 }
 
+TEST_F(TokensTest, AUserHasSoManyAndNoMore) {
+  const Tokens tokens(directory_);
+  Status refused;
+  int made = 0;
+  while (refused && made < 1000) {
+    const auto text = tokens.Create(For("anna@laptop", "t" + std::to_string(made)));
+    text ? ++made, 0 : (refused = text.error(), 0);
+  }
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kExhausted) << refused.error().message();
+  EXPECT_EQ(refused.error().message(), "anna@laptop has 200 tokens, which is the limit of each user: revoke some");
+  EXPECT_TRUE(tokens.Create(For("bob@laptop", "t")));
+  ASSERT_TRUE(tokens.Revoke("anna@laptop", "t7"));
+  EXPECT_TRUE(tokens.Create(For("anna@laptop", "t7")));
+}
+
 TEST_F(TokensTest, NamesThatAreNone) {
   const Tokens tokens(directory_);
   for (const char* name : {"", "a/b", "a b", "a\tb"}) {

@@ -70,7 +70,8 @@ class RoleVerifier : public tls::ExternalCertificateVerifier {
       *status = grpc::Status(grpc::StatusCode::UNAUTHENTICATED, "TLS handshake: the other side is no " + role_);
     } else if (admit_ && !admit_(peer)) {
       *status = grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
-                             "TLS handshake: " + role_ + " " + peer.name + " was shut out of this cluster");
+                             "TLS handshake: " + role_ + " " + peer.name +
+                                 " is not the one that is expected here, or was shut out of this cluster");
     }
     return true;
   }

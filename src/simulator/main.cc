@@ -120,7 +120,7 @@ Status OneTrace(const CtlInvocation& invocation) {
   if (!options) return std::move(options).error();
   const bool lists = options->policies == std::vector<std::string>{"list"};
   if (invocation.words.operands.size() == (lists ? 0 : 1)) return {};
-  return Error(Code::kInvalid, "name one trace: a CSV file of jobs or pods");
+  return Error(Code::kInvalid, "name one trace, a CSV file of jobs or pods, or write --from-cluster");
 }
 
 std::string Fixed(double value, int decimals) {
@@ -185,7 +185,7 @@ std::string JobsAsTable(const sim::Study& study, bool wide, bool headers) {
   if (history && study.measured) {
     text += "\nmeasured: what happened to " + std::to_string(study.measured->arrivals) + " jobs that are over";
     if (study.present) text += "; present: their replay on the cluster as it is";
-    text += "\n";
+    text += "; others: on " + std::to_string(study.nodes) + " nodes with " + std::to_string(study.gpus) + " GPUs\n";
   }
   for (const sim::JobOutcome& outcome : study.jobs) {
     if (outcome.left_out == 0) continue;

@@ -9,6 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -50,10 +53,9 @@ class StoreDamageTest : public StoreTestBase {
     ASSERT_TRUE(fd);
     ASSERT_TRUE(PwriteAll(fd->get(), bytes, offset));
   }
+  // In one step: a scan of the store that finds a map without its content takes it for the remains of a crash.
   static void Exchange(const std::string& a, const std::string& b) {
-    fs::rename(a, a + ".swap");
-    fs::rename(b, a);
-    fs::rename(a + ".swap", b);
+    ASSERT_EQ(::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE), 0) << std::strerror(errno);
   }
   static std::string ContentOf(const UniqueFd& fd, size_t size) {
     std::string all(size + 4096, '\0');

@@ -13,7 +13,13 @@ constexpr size_t kMostText = 4096;
 constexpr int kError = 2;  // of Status.code
 
 // A collector refuses a whole request for one text that is not UTF-8.
-std::string Clean(const std::string& text) { return Escape(std::string_view(text).substr(0, kMostText)); }
+std::string Clean(const std::string& text) {
+  if (text.size() <= kMostText) return Escape(text);
+  size_t end = kMostText;
+  // Not within a letter.
+  while (end > kMostText - 3 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) --end;
+  return Escape(std::string_view(text).substr(0, end));
+}
 
 uint64_t Nanos(int64_t micros) { return static_cast<uint64_t>(std::max<int64_t>(micros, 0)) * 1000; }
 
@@ -76,11 +82,11 @@ std::string EncodeOtlp(const Attributes& resource, const std::vector<Span>& span
   return request.SerializeAsString();
 }
 
-std::string RefusalIn(const std::string& answer) {
+Refusal RefusalIn(const std::string& answer) {
   otlp::ExportReply reply;
-  if (!reply.ParseFromString(answer) || reply.partial_success().rejected_spans() <= 0) return "";
-  return std::to_string(reply.partial_success().rejected_spans()) +
-         " spans refused: " + Escape(reply.partial_success().error_message().substr(0, kMostText));
+  if (!reply.ParseFromString(answer) || reply.partial_success().rejected_spans() <= 0) return {};
+  return {static_cast<uint64_t>(reply.partial_success().rejected_spans()),
+          "it says: " + Clean(reply.partial_success().error_message())};
 }
 
 }  // namespace vrun::telemetry

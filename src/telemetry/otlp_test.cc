@@ -65,7 +65,8 @@ TEST(OtlpTest, IsWhatTheOfficialSchemaSays) {
 
 TEST(OtlpTest, SendsNothingThatACollectorRefuses) {
   Span span = Example();
-  span.name = std::string(10'000, 'x') + "\xc3";
+  span.name.assign(10'000, 'x');
+  span.name += "\xc3";
   span.end_us = span.start_us - 5;  // the clock was set
   span.parent = {};
   otlp::ExportRequest request;
@@ -77,13 +78,34 @@ TEST(OtlpTest, SendsNothingThatACollectorRefuses) {
   EXPECT_TRUE(scope.spans(0).parent_span_id().empty());
 }
 
+TEST(OtlpTest, CutsLongTextsBetweenLetters) {
+  const auto sent = [](const std::string& name) {
+    Span span;
+    span.name = name;
+    otlp::ExportRequest request;
+    EXPECT_TRUE(request.ParseFromString(EncodeOtlp({}, {span})));
+    return request.resource_spans(0).scope_spans(0).spans(0).name();
+  };
+  for (size_t n = 4090; n <= 4096; ++n) {
+    const std::string head(n, 'x'), text = head + "\xf0\x9f\x98\x80\xf0\x9f\x98\x80";
+    EXPECT_EQ(sent(text), n + 4 <= 4096 ? head + "\xf0\x9f\x98\x80" : head) << n;
+  }
+  // What is no text becomes longer, but no more than four times.
+  EXPECT_LE(sent(std::string(100'000, '\x80')).size(), 4u * 4096);
+  EXPECT_LE(sent(std::string(100'000, '\xff')).size(), 4u * 4096);
+}
+
 TEST(OtlpTest, ReadsWhatTheCollectorSays) {
-  EXPECT_EQ(RefusalIn(""), "");
-  EXPECT_EQ(RefusalIn("<html>"), "");
+  for (const char* other : {"", "<html>", "\x1f\x8b\x08"}) EXPECT_EQ(RefusalIn(other).spans, 0u) << other;
   otlp::ExportReply reply;
   reply.mutable_partial_success()->set_rejected_spans(2);
   reply.mutable_partial_success()->set_error_message("no room\n");
-  EXPECT_EQ(RefusalIn(reply.SerializeAsString()), "2 spans refused: no room\\n");
+  EXPECT_EQ(RefusalIn(reply.SerializeAsString()).spans, 2u);
+  EXPECT_EQ(RefusalIn(reply.SerializeAsString()).why, "it says: no room\\n");
+  reply.mutable_partial_success()->set_rejected_spans(-2);
+  EXPECT_EQ(RefusalIn(reply.SerializeAsString()).spans, 0u);
+  reply.mutable_partial_success()->set_rejected_spans(0);  // a warning
+  EXPECT_EQ(RefusalIn(reply.SerializeAsString()).spans, 0u);
 }
 
 }  // namespace

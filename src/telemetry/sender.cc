@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kMostAnswer = 64u << 10;
 constexpr int kPollMillis = 50;
+constexpr int64_t kMostWaitSeconds = 86'400;
 
 struct FreeEasy {
   void operator()(CURL* easy) const { ::curl_easy_cleanup(easy); }
@@ -43,29 +44,35 @@ class HttpSender : public Sender {
     for (const auto& [name, value] : settings.headers) Add(name + ": " + value);
   }
 
-  Status Send(const std::string& body, const std::function<bool()>& stop) override {
+  Answer Send(const std::string& body, int64_t timeout_ms, const std::function<bool()>& stop) override {
     CURL* easy = easy_.get();
-    if (easy == nullptr || multi_ == nullptr) return Error(Code::kInternal, "no HTTP client");
-    std::string answer;
+    if (easy == nullptr || multi_ == nullptr) return {Error(Code::kInternal, "no HTTP client")};
+    std::string text;
     char detail[CURL_ERROR_SIZE] = {};
-    Prepare(body, &answer, detail);
-    if (::curl_multi_add_handle(multi_.get(), easy) != CURLM_OK) return Error(Code::kInternal, "no HTTP client");
+    Prepare(body, timeout_ms, &text, detail);
+    if (::curl_multi_add_handle(multi_.get(), easy) != CURLM_OK) return {Error(Code::kInternal, "no HTTP client")};
     const std::optional<CURLcode> code = Perform(stop);
     long status = 0;
+    curl_off_t wait_seconds = 0;
     ::curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+    ::curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &wait_seconds);
     ::curl_multi_remove_handle(multi_.get(), easy);
     ::curl_easy_reset(easy);
-    if (!code) return Error(Code::kAborted, "not sent before the end of the program");
+    if (!code) return {Error(Code::kAborted, "not sent before the end of the program")};
     if (*code != CURLE_OK) {
-      return Error(Code::kUnavailable, Escape(detail[0] != 0 ? detail : ::curl_easy_strerror(*code)));
+      return {Error(Code::kUnavailable, Escape(detail[0] != 0 ? detail : ::curl_easy_strerror(*code)))};
     }
     if (status >= 200 && status < 300) {
-      const std::string refused = RefusalIn(answer);
-      return refused.empty() ? Status() : Error(Code::kInvalid, refused);
+      Refusal refusal = RefusalIn(text);
+      return {Status(), 0, refusal.spans, std::move(refusal.why)};
     }
+    const std::string said = "it answers with status " + std::to_string(status);
+    if (status >= 300 && status < 400) return {Error(Code::kInvalid, said + ": it has moved: write its new address")};
     // Those that the protocol says to try again.
     const bool later = status == 429 || status == 502 || status == 503 || status == 504;
-    return Error(later ? Code::kUnavailable : Code::kInvalid, "it answers with status " + std::to_string(status));
+    if (!later) return {Error(Code::kInvalid, said)};
+    // libcurl has read dates, too, also those that are over.
+    return {Error(Code::kUnavailable, said), std::clamp<int64_t>(wait_seconds, 0, kMostWaitSeconds) * 1'000'000};
   }
 
  private:
@@ -76,18 +83,19 @@ class HttpSender : public Sender {
     headers_.reset(more);
   }
 
-  void Prepare(const std::string& body, std::string* answer, char* detail) {
+  void Prepare(const std::string& body, int64_t timeout_ms, std::string* answer, char* detail) {
     CURL* easy = easy_.get();
     ::curl_easy_setopt(easy, CURLOPT_URL, settings_.url.c_str());
     ::curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
     ::curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
     ::curl_easy_setopt(easy, CURLOPT_PROXY, "");
     ::curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    ::curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // it would wait for the answer of a name server that is away
     ::curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
     ::curl_easy_setopt(easy, CURLOPT_SSL_ENABLE_ALPN, 0L);
     ::curl_easy_setopt(easy, CURLOPT_SSLVERSION, static_cast<long>(CURL_SSLVERSION_TLSv1_2));
     if (!settings_.ca_file.empty()) ::curl_easy_setopt(easy, CURLOPT_CAINFO, settings_.ca_file.c_str());
-    ::curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, static_cast<long>(settings_.timeout_ms));
+    ::curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, static_cast<long>(timeout_ms));
     ::curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, detail);
     ::curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers_.get());
     ::curl_easy_setopt(easy, CURLOPT_POSTFIELDS, body.data());

@@ -2,6 +2,7 @@
 // Posts a batch to the collector. Separate from the exporter, whose tests have one of their own.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,12 +12,21 @@
 
 namespace vrun::telemetry {
 
+struct Answer {
+  // kUnavailable: worth another try. Other errors are final.
+  Status status;
+  // With kUnavailable: the collector wants to be left alone for so long (Retry-After); 0: it does not say.
+  int64_t wait_us = 0;
+  // Without an error: spans that the collector did not take, and why.
+  uint64_t refused = 0;
+  std::string why;
+};
+
 class Sender {
  public:
   virtual ~Sender() = default;
-  // Blocks, for Settings::timeout_ms at most, or until `stop` is true, which is asked every 50 ms. kUnavailable: worth
-  // another try. Other errors are final.
-  virtual Status Send(const std::string& body, const std::function<bool()>& stop) = 0;
+  // Blocks, for `timeout_ms` (at least 1) at most, or until `stop` is true, which is asked every 50 ms.
+  virtual Answer Send(const std::string& body, int64_t timeout_ms, const std::function<bool()>& stop) = 0;
 };
 
 // By libcurl. Keeps its connection. One thread at a time.

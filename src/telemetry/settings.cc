@@ -6,13 +6,14 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/config.h"
 #include "base/escape.h"
 #include "base/files.h"
 
 namespace vrun::telemetry {
 namespace {
 
-constexpr size_t kMostUrl = 2000, kMostHeaders = 64u << 10;
+constexpr size_t kMostHeaders = 64u << 10;
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
 std::string_view Trimmed(std::string_view text) {
@@ -21,19 +22,21 @@ std::string_view Trimmed(std::string_view text) {
   return text;
 }
 
-// A token of HTTP.
-bool IsName(std::string_view name) {
+// What of it is a token of HTTP.
+std::string NameIn(std::string_view text) {
   constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
-  return !name.empty() && std::all_of(name.begin(), name.end(), [&](char c) {
-    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    return letter || kMarks.find(c) != std::string_view::npos;
-  });
+  return {text.begin(), std::find_if_not(text.begin(), text.end(), [&](char c) {
+            const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+            return letter || kMarks.find(c) != std::string_view::npos;
+          })};
 }
 
 Status CheckHeader(const std::string& name, const std::string& value) {
   const bool printable = std::all_of(value.begin(), value.end(), [](char c) { return c >= ' ' && c <= '~'; });
-  if (IsName(name) && printable) return {};
-  return Error(Code::kInvalid, "header " + Escape(name.substr(0, 100)) + ": not one of HTTP");
+  const std::string good = NameIn(name);
+  if (!name.empty() && good == name && printable) return {};
+  // Behind the name may be what somebody meant to be the value.
+  return Error(Code::kInvalid, "header " + good.substr(0, 100) + ": not one of HTTP");
 }
 
 std::string PercentDecoded(std::string_view text) {
@@ -120,30 +123,6 @@ bool Sampler::Takes(const TraceId& trace, const TraceParent* parent) const {
   return static_cast<double>(number >> 1) < ratio * 0x1p63;
 }
 
-Result<double> ParseRatio(std::string_view text) {
-  double ratio = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ratio);
-  if (error == std::errc() && end == text.data() + text.size() && ratio >= 0 && ratio <= 1) return ratio;
-  return Error(Code::kInvalid, "ratio " + Escape(text.substr(0, 100)) + ": write a number from 0 to 1");
-}
-
-Status CheckEndpoint(std::string_view url) {
-  const Error bad(Code::kInvalid, "collector " + Escape(url.substr(0, 200)) + ": write http[s]://HOST[:PORT]");
-  const bool https = url.starts_with("https://");
-  if (url.size() > kMostUrl || (!https && !url.starts_with("http://"))) return bad;
-  // libcurl is built without what other names than ASCII need (src/s3/curl_absent.c).
-  for (const char c : url) {
-    if (c <= ' ' || c > '~' || c == '\\' || c == '"' || c == '<' || c == '>') return bad;
-  }
-  const std::string_view rest = url.substr(https ? 8 : 7);
-  const std::string_view host = rest.substr(0, rest.find_first_of("/?#"));
-  if (host.empty() || host.front() == ':') return bad;
-  if (host.find('@') != std::string_view::npos) {
-    return Error(Code::kInvalid, "collector: a password in its address: write it into a header");
-  }
-  return {};
-}
-
 Result<Pairs> ParseList(std::string_view text) {
   Pairs pairs;
   if (text.size() > kMostHeaders) return Error(Code::kInvalid, "a list of more than 64 KiB");
@@ -155,7 +134,7 @@ Result<Pairs> ParseList(std::string_view text) {
     const size_t equals = one.find('=');
     const std::string_view name = Trimmed(one.substr(0, equals));
     if (equals == std::string_view::npos || name.empty()) {
-      return Error(Code::kInvalid, Escape(one.substr(0, 100)) + ": write NAME=value");
+      return Error(Code::kInvalid, "an entry without a name or a value: write NAME=value,NAME=value");
     }
     pairs.emplace_back(name, PercentDecoded(Trimmed(one.substr(equals + 1))));
   }
@@ -189,21 +168,21 @@ Result<Settings> ReadSettings(const Options& options, const GetVariable& variabl
                                            ": vrun sends http/protobuf only: name that address of the collector");
     }
   }
-  if (!base.empty()) {
-    VRUN_TRY(CheckEndpoint(base));  // the path would be taken for a host that is missing
-    settings.url = base + (base.ends_with('/') ? "v1/traces" : "/v1/traces");
-  }
-  VRUN_TRY(CheckEndpoint(settings.url));
+  VRUN_TRY(CheckCollector(base.empty() ? settings.url : base));
+  if (!base.empty()) settings.url = base + (base.ends_with('/') ? "v1/traces" : "/v1/traces");
   if (options.headers_file.empty()) {
-    VRUN_ASSIGN(settings.headers, ParseList(of_traces("HEADERS")));
+    auto headers = ParseList(of_traces("HEADERS"));
+    if (!headers) return std::move(headers).error().With("OTEL_EXPORTER_OTLP_HEADERS");
+    settings.headers = *std::move(headers);
     for (const auto& [name, value] : settings.headers) VRUN_TRY(CheckHeader(name, value));
   } else {
     VRUN_ASSIGN(settings.headers, ReadHeaders(options.headers_file));
   }
   settings.ca_file = of_traces("CERTIFICATE");
   settings.service = get("OTEL_SERVICE_NAME");
-  VRUN_ASSIGN(const Pairs resource, ParseList(get("OTEL_RESOURCE_ATTRIBUTES")));
-  for (const auto& [name, value] : resource) {
+  const auto resource = ParseList(get("OTEL_RESOURCE_ATTRIBUTES"));
+  if (!resource) return resource.error().With("OTEL_RESOURCE_ATTRIBUTES");
+  for (const auto& [name, value] : *resource) {
     if (name != "service.name") {
       settings.resource.emplace_back(name, value);
     } else if (settings.service.empty()) {

@@ -2,6 +2,7 @@
 // One span, complete: what is sent to the collector. Times are microseconds since 1970, of this machine's clock.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -38,5 +39,8 @@ struct Span {
   bool failed = false;
   std::string failure;  // one line; only with `failed`
 };
+
+// What it takes of memory, without what the allocator adds.
+size_t BytesOf(const Span& span);
 
 }  // namespace vrun::telemetry

@@ -124,9 +124,10 @@ void Emit(Span span) {
   if (Here().exporter != nullptr) Here().exporter->Put(std::move(span));
 }
 
-uint64_t Dropped() {
+Counts Counted() {
   MutexLock lock(Here().mutex);
-  return Here().exporter != nullptr ? Here().exporter->dropped() : 0;
+  if (Here().exporter == nullptr) return {};
+  return {Here().exporter->sent(), Here().exporter->dropped()};
 }
 
 namespace {

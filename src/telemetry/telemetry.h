@@ -47,8 +47,12 @@ bool Enabled();
 void UseCluster(std::string_view authority_pem);
 // Drops it when too many wait, or nothing is sent. Any thread.
 void Emit(Span span);
-// Spans that were dropped since the start of the process's Export.
-uint64_t Dropped();
+// Spans since the start of the process's Export; 0 without one. Any thread.
+struct Counts {
+  uint64_t sent = 0;     // the collector took them
+  uint64_t dropped = 0;  // it never will
+};
+Counts Counted();
 
 // The trace of one job.
 class JobTrace {

@@ -137,6 +137,7 @@ def test_nodes_and_quotas(serving, api):
     assert api.get("/maintenance") == {"windows": []}
     usage = api.get("/usage?by=team,day&from=1")
     assert usage["by"] == "team,day" and usage["total"]["cpu_ms"] >= sum(row["cpu_ms"] for row in usage["rows"][:1]), usage
+    assert api.get("/usage?from=0")["from_us"] == 1 and api.get("/usage")["from_us"] > 1, "from the beginning, not of this month"
     assert api.get("/prices") == {"currency": "", "prices": []} and api.get("/budgets") == {"budgets": []}
     assert api.ask("GET", "/api/v1/usage?by=planet")[0] == 400
     assert api.get("/version")["api"] == "v1"

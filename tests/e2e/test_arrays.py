@@ -228,6 +228,7 @@ def test_home_is_killed_in_the_middle(sturdy):
     (place / "data").write_text("before\n")
     array = submit(c, place, "-a", "0-15%3", "--", "sh", "-c", LINES + "; cat data > seen-$VRUN_ARRAY_TASK_ID")
     (place / "data").write_text("after\n")
+    c.await_root(array)
     for count in (2, 6):
         some_ended(c, array, count)
         os.kill(c.pid_of("home"), signal.SIGKILL)
@@ -257,8 +258,7 @@ def test_the_controller_is_killed_in_the_middle(sturdy):
     array = submit(c, place, "-a", "0-15%3", "--", "sh", "-c", LINES)
     for count in (2, 6):
         some_ended(c, array, count)
-        os.kill(c.pid_of("controller"), signal.SIGKILL)
-        wait_until("it has ended", lambda: c.pid_of("controller") is None)
+        c.kill_daemon("controller")
         c.up()
     assert wait(c, array) == 0
     check_lines(place, array, 16)
@@ -290,11 +290,13 @@ def test_a_job_comes_after_a_whole_array(cluster, place):
 
 
 def test_a_job_comes_after_a_failure(cluster, place):
-    good = submit(cluster, place, "--", "sh", "-c", "sleep 1")
-    bad = submit(cluster, place, "--no-requeue", "--", "sh", "-c", "sleep 1; exit 3")
+    until = UNTIL.format(f"{place.name}/go")
+    good = submit(cluster, place, "--view=live", "--", "sh", "-c", until)
+    bad = submit(cluster, place, "--view=live", "--no-requeue", "--", "sh", "-c", f"{until}; exit 3")
     after_bad = submit(cluster, place, "-d", f"afternotok:{bad}", "-o", "after-bad", "--", "echo", "mended")
     after_good = submit(cluster, place, "-d", f"afternotok:{good}", "--", "echo", "never")
     after_both = submit(cluster, place, "-d", f"afterok:{good},afternotok:{bad}", "-o", "both", "--", "echo", "both")
+    (place / "go").touch()
     assert wait(cluster, after_bad, after_both) == 0
     assert (place / "after-bad").read_text() == "mended\n" and (place / "both").read_text() == "both\n"
     assert wait(cluster, after_good) != 0
@@ -350,12 +352,16 @@ def test_mistakes_cost_one_line(cluster, place):
 
 # --- size
 
+@pytest.mark.alone
 def test_100000_elements_cost_what_one_job_costs_until_they_run(cluster, place):
+    def kept():
+        return {f for pattern in ("runs/*", "frozen/jobs/*") for f in cluster.home_state.glob(pattern)}
+    before = kept()   # what home has not removed yet of earlier jobs
     began = time.monotonic()
     array = submit(cluster, place, "-a", "0-99999", "-H", "--", "true")
     took = time.monotonic() - began
-    assert took < 5 * SLOW, took
-    assert len(list(cluster.home_state.glob("runs/*"))) < 10 and len(list(cluster.home_state.glob("frozen/jobs/*"))) < 10
+    assert took < 5, took
+    assert len(kept() - before) < 10
     assert len(cluster.json("jobs")["jobs"]) == 1
     cluster.vctl("cancel", array)
     assert wait(cluster, array) == 125

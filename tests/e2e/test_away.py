@@ -4,7 +4,6 @@ import hashlib
 import os
 import pathlib
 import shutil
-import signal
 import socket
 import subprocess
 
@@ -38,9 +37,7 @@ def submit(cluster, *args, **kw):
 
 
 def kill_home(cluster):
-    pid = cluster.pid_of("home")
-    os.kill(pid, signal.SIGKILL)
-    wait_until("home is gone", lambda: not os.path.exists(f"/proc/{pid}"))
+    cluster.kill_daemon("home")
 
 
 def destroy_home(cluster):

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """The controller's state in a file, while jobs are submitted, and a cluster that goes on from it: on SQLite, and on PostgreSQL."""
-import os
 import re
 import shutil
 import signal
@@ -107,9 +106,7 @@ def test_a_lost_state_comes_back_and_no_job_notices(own):
     refused = c.run("vctl", "admin", "restore", str(file))
     assert refused.returncode == 1 and "a controller runs on" in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
 
-    pid = c.pid_of("controller")
-    os.kill(pid, signal.SIGKILL)
-    wait_until("it is gone", lambda: c.pid_of("controller") is None)
+    c.kill_daemon("controller")
     shutil.rmtree(c.home_state / "controller")
     cut = c.directory / "cut.backup"
     cut.write_bytes(file.read_bytes()[:-100])
@@ -130,8 +127,7 @@ def test_from_sqlite_to_postgresql_and_no_job_notices(own):
     postgres = Postgres()
     process = None
     try:
-        os.kill(c.pid_of("controller"), signal.SIGTERM)
-        wait_until("it has ended", lambda: c.pid_of("controller") is None)
+        c.kill_daemon("controller", signal.SIGTERM)
         file, state = c.directory / "vrun.backup", c.home_state / "controller"
         c.vctl("admin", "backup", "--with-authority", str(file))
         put = c.json("admin", "restore", "--exact", "--database", postgres.url(), str(file))

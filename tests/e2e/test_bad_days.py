@@ -27,7 +27,7 @@ def started(cluster, script, **kw):
 def test_controller_killed_while_the_job_runs(sturdy):
     cluster = sturdy()
     p = started(cluster, "echo ready; read line; echo $line > /root/result; echo said $line; exit 6")
-    os.kill(cluster.pid_of("controller"), signal.SIGKILL)
+    cluster.kill_daemon("controller")
     out, err = p.communicate("hello\n", timeout=60)
     assert (p.returncode, out) == (6, "said hello\n"), err
     assert (cluster.root / "root/result").read_text() == "hello\n"
@@ -43,7 +43,7 @@ def test_controller_killed_while_the_job_runs(sturdy):
 def test_controller_away_is_said_at_submission(sturdy):
     cluster = sturdy()
     cluster.sh("true", check=True)
-    os.kill(cluster.pid_of("controller"), signal.SIGKILL)
+    cluster.kill_daemon("controller")
     began = time.monotonic()
     r = cluster.sh("true")
     assert r.returncode == 125 and "controller" in r.stderr and time.monotonic() - began < 30
@@ -54,7 +54,7 @@ def test_an_acknowledged_job_survives_the_controller(sturdy):
     cluster.stop_node("n1")
     ids = [int(cluster.run("vbatch", "-D", "/root", "--", "sh", "-c", f"echo {i} > /root/r{i}", check=True).stdout.split()[-1])
            for i in range(3)]
-    os.kill(cluster.pid_of("controller"), signal.SIGKILL)
+    cluster.kill_daemon("controller")
     cluster.vctl("up", "--no-node", "--listen", f"0.0.0.0:{cluster.port}", "--root", str(cluster.root))
     assert {j["job"] for j in cluster.json("jobs")["jobs"]} == set(ids)
     cluster.start_node("n1")
@@ -121,15 +121,13 @@ def test_two_vctl_ups(cluster):
 
 def test_a_stale_socket_is_replaced(sturdy):
     cluster = sturdy()
-    os.kill(cluster.pid_of("home"), signal.SIGKILL)
-    wait_until("home is dead", lambda: cluster.pid_of("home") is None)
+    cluster.kill_daemon("home")
     assert cluster.sh("echo fine").stdout == "fine\n"
 
 
 def test_two_first_runs_start_one_home(sturdy):
     cluster = sturdy()
-    os.kill(cluster.pid_of("home"), signal.SIGKILL)
-    wait_until("home is dead", lambda: cluster.pid_of("home") is None)
+    cluster.kill_daemon("home")
     runs = [cluster.popen("vrun", "-D", "/root", "--", "echo", "fine", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) for _ in range(4)]
     assert [p.communicate(timeout=60)[0] for p in runs] == [b"fine\n"] * 4
 

@@ -116,9 +116,13 @@ def test_jobs_submitted_together_survive_a_kill_of_home_and_controller_and_see_w
     clients = 12
     for i in range(clients):
         (c.root / f"root/in-{i}").write_text(f"before {i}\n")
+
+    def later(i):
+        job = submit(c, "--begin", "now+5", "--", "sh", "-c", f"cat in-{i}; echo *-late")
+        c.await_root(job)
+        return job
     with concurrent.futures.ThreadPoolExecutor(clients) as threads:
-        jobs = list(threads.map(lambda i: submit(c, "--begin", "now+3", "--", "sh", "-c", f"cat in-{i}; echo *-late"),
-                                range(clients)))
+        jobs = list(threads.map(later, range(clients)))
     pids = [c.pid_of(name) for name in ("home", "controller")]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)

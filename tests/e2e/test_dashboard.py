@@ -8,6 +8,7 @@ import pathlib
 import re
 import shutil
 import signal
+import time
 import urllib.error
 import urllib.request
 
@@ -191,6 +192,22 @@ def test_sign_in_and_out(c, browser):
         page.get_by_role("heading", name="Cluster").wait_for()
         assert "code" not in page.url
         c.vctl("token", "revoke", "pasted")
+
+
+@needs_browser
+@pytest.mark.parametrize("hours", [72, -72])
+def test_a_browser_whose_clock_is_wrong(c, browser, hours):
+    """It stays signed in, and times are those of the controller."""
+    submit(c, "sleep", "300")
+    wait_until("the job runs", lambda: [j["state"] for j in c.json("jobs")["jobs"]] == ["RUNNING"])
+    with page_of(browser, c, sign_in=False) as page:
+        page.clock.install(time=time.time() + hours * 3600)
+        page.clock.resume()
+        page.goto(sign_in_url(c))
+        page.wait_for_selector("nav[aria-label=Pages]")
+        show(page, c, "jobs")
+        page.reload()
+        assert re.fullmatch(r"\d+ s|1 min.*", page.locator("main tbody tr td").nth(8).inner_text()), page.locator("main tbody tr").inner_text()
 
 
 @needs_browser

@@ -141,9 +141,8 @@ def test_what_is_killed_in_the_middle_changes_nothing(small, daemon):
             os.kill(pid, signal.SIGKILL)   # its host starts it again, and what runs there goes on
         wait_until("another agent runs", lambda: (now := program_pids(c, "node", node)) and now != agents)
     else:
-        pid = c.pid_of(daemon)
-        os.kill(pid, signal.SIGKILL)
-        wait_until("it is dead", lambda: c.pid_of(daemon) != pid)
+        c.await_root(job)
+        c.kill_daemon(daemon)
         if daemon == "controller":   # home's clients start home
             c.up()
         wait_until("there is another", lambda: c.vctl("jobs").returncode == 0 and c.pid_of(daemon))

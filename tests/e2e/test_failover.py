@@ -154,3 +154,22 @@ def test_wrong_words_are_one_line(pair, tmp_path, database):
     (c.directory / "home/config.toml").write_text('controller = "somewhere:1,else:2"\n')
     told = c.run("vctl", "jobs")
     assert "numeric IPv4" in told.stderr, told.stderr
+
+
+def test_vctl_works_on_what_the_controllers_share(pair):
+    """On the machine of either of them, active or not: who is shut out there is out, and a backup is of the database in use."""
+    c = pair()
+    home = c.directory / "home"
+    (home / "state/cluster").mkdir()
+    (home / "state/cluster/controller.listen").write_text("127.0.0.1\n")   # as `vctl up` on a machine whose controller is `name`
+    for name in (c.active(), other(c, c.active())):
+        (home / "state/controller").symlink_to(c.directory / name)
+        made = c.json("admin", "backup", str(c.directory / f"{name}.backup"))
+        assert made["database"] == "PostgreSQL", made
+        assert [a["what"] for a in c.json("admin", "audit")["audit"]].count("backup") > 0
+        if name != c.active():
+            assert c.vrun("--", "true").returncode == 0
+            c.run("vctl", "user", "revoke", "root", check=True)
+            refused = c.vrun("--", "true")
+            assert refused.returncode != 0 and "shut out" in refused.stderr, refused.stderr
+        (home / "state/controller").unlink()

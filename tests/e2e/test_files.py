@@ -267,6 +267,21 @@ def test_a_private_file_that_a_program_asks_for_is_named(cluster, view):
     assert run(asks) == []
 
 
+@pytest.mark.parametrize("view", ["live", "frozen"])
+def test_a_job_cannot_make_a_key_look_otherwise(cluster, here, view):
+    """Home knows keys by their mode, size and beginning, and a job of the same user may write there."""
+    key = "-----BEGIN OPENSSH PRIVATE KEY-----\nSECRET\n"
+    for name in ("opened", "longer"):
+        (here / name).write_text(key)
+        (here / name).chmod(0o600)
+    d = inside(cluster, here)
+    cluster.vrun(f"--view={view}", "-D", d, "--", "sh", "-c", "chmod 644 opened; head -c 70000 /dev/zero >> longer; sleep 0.5; cat opened longer", check=False)
+    r = cluster.vrun(f"--view={view}", "-D", d, "--", "sh", "-c", "cat opened longer 2>/dev/null; chmod 400 opened; echo end")
+    assert r.stdout == "end\n", r
+    for name in ("opened", "longer"):
+        assert (here / name).read_text() == key and (here / name).stat().st_mode & 0o077 == 0, name
+
+
 # --- what the job writes
 
 def test_results_are_at_home_when_vrun_returns(cluster, here):

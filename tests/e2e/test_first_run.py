@@ -3,7 +3,6 @@
 import hashlib
 import os
 import random
-import signal
 import time
 
 import pytest
@@ -14,8 +13,7 @@ pytestmark = pytest.mark.seconds(120)
 
 
 def end_home(cluster):
-    os.kill(cluster.pid_of("home"), signal.SIGKILL)
-    wait_until("home is dead", lambda: cluster.pid_of("home") is None)
+    cluster.kill_daemon("home")
 
 
 def slow_scans(cluster, milliseconds):

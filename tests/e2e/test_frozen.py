@@ -84,9 +84,7 @@ def output(cluster, job):
 
 
 def end_home(cluster, how):
-    pid = cluster.pid_of("home")
-    os.kill(pid, how)
-    wait_until("home has ended", lambda: not os.path.exists(f"/proc/{pid}"))
+    cluster.kill_daemon("home", how)
 
 
 @pytest.mark.seconds(180)

@@ -210,7 +210,7 @@ def test_home_killed_in_a_burst(sturdy, view):
 def test_controller_killed_in_a_burst(sturdy, view):
     cluster, digest = burst(sturdy, view)
     p = start_burst(cluster)
-    os.kill(cluster.pid_of("controller"), signal.SIGKILL)
+    cluster.kill_daemon("controller")
     out, err = p.communicate(timeout=50)
     assert (p.returncode, out) == (6, f"{digest}\n"), (p.returncode, out, err)
     cluster.vctl("up", "--no-node", "--listen", f"0.0.0.0:{cluster.port}", "--root", str(cluster.root))

@@ -126,9 +126,7 @@ def die(c, who, name):
         c.stop_node(name, signal.SIGKILL)
         c.launch_node(name)
     else:
-        pid = c.pid_of(who)
-        os.kill(pid, signal.SIGKILL)
-        wait_until(f"{who} is dead", lambda: not os.path.exists(f"/proc/{pid}"))
+        c.kill_daemon(who)
         c.up()
 
 
@@ -280,13 +278,10 @@ def test_a_host_is_restarted_while_home_is_off(four, pods):
     job = submit(c, "--view=frozen", "-N", pods, "--", "sh", "-c",
                  "echo up $VRUN_RESTART_COUNT; [ $VRUN_RESTART_COUNT = 1 ] || exec sleep 300; echo over > /root/over")
     wait_until("it runs", lambda: output(c, job).count("up 0\n") == pods)
-    root = c.home_state / f"frozen/jobs/{job}"   # it gets its name when it is complete
-    wait_until("its root is on the disk", lambda: root.exists() and root.stat().st_size)
+    c.await_root(job)
     info = c.json("job", job)
     name = info["pods"][-1]["node"] if pods > 1 else info["node"]
-    pid = c.pid_of("home")
-    os.kill(pid, signal.SIGKILL)
-    wait_until("home is dead", lambda: not os.path.exists(f"/proc/{pid}"))
+    c.kill_daemon("home")
     c.stop_node(name, signal.SIGKILL)
     c.launch_node(name)
     wait_until("the controller knows", lambda: f"node {name} was restarted" in c.log("home/state/log/controller.log"))

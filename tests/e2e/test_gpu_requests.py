@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asking for parts of GPUs and seeing who has them. The nodes only describe GPUs: no job touches one."""
 
-import os
-import signal
 
 import pytest
 
@@ -91,8 +89,7 @@ def test_the_controller_is_started_again(sturdy):
     for job in jobs:
         waits_for(c, job, "RUNNING")
     before = gpus(c)
-    os.kill(c.pid_of("controller"), signal.SIGKILL)
-    wait_until("it has ended", lambda: c.pid_of("controller") is None)
+    c.kill_daemon("controller")
     c.vctl("up", "--no-node", "--listen", f"0.0.0.0:{c.port}", "--root", str(c.root))
     wait_until("the node is back", lambda: c.json("nodes")["nodes"][0]["state"] == "ready", 30)
     assert {i: g["users"] for i, g in gpus(c).items()} == {i: g["users"] for i, g in before.items()}

@@ -220,6 +220,8 @@ def test_use_of_whole_gpus_is_metered(with_gpus):
     assert usage(c)["busy_gpu_s"] < usage(c)["metered_s"] * 0.8
     assert [j["job"] for j in c.json("top")["jobs"]] == [1]
     assert ends(job) == 0
+    # vrun ends with the command; the controller hears of it from the node.
+    wait_until("the controller knows that it is over", lambda: not c.json("jobs")["jobs"])
     [account] = csv.DictReader(c.vctl("accounting").stdout.splitlines())
     assert float(account["gpu_busy_s"]) > 0.5 and float(account["gpu_energy_j"]) > 0
     wait_until("the exporter forgets it", lambda: not exporter.exists() or not exporter.read_text())

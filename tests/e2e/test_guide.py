@@ -113,6 +113,8 @@ def test_from_three_machines_to_a_cluster_of_ten(site):
             said = laptop.run(enter.replace("TOKEN", one), person)
             assert f"you are {person}@laptop" in said.stdout and re.search(rf"user +{person}$", said.stdout, re.M), said.stdout
         assert time.monotonic() - began < 15 * 60
+        # What `vctl login` advises works as it is: the cluster has one pool.
+        assert laptop.run("vrun -- hostname", "ben").stdout == "n7\n"
 
         # The settings of the page.
         settings = [text for _, text in blocks("toml")]

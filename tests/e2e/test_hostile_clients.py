@@ -499,7 +499,9 @@ def test_24_a_jobs_token_lets_no_other_home_serve_content(cluster, anna, eve, ru
         answer = serve(who, seconds=10 * SLOW)
         assert refused(answer) and answer.status in (None, DENIED, UNAUTHENTICATED), (who.files, answer)
     # The control: the certificate of the job's user opens it.
-    assert serve(anna).open
+    opened = serve(anna)
+    # Her own home, which this takes the place of, may have taken it back by now.
+    assert not refused(opened) or "home opened another content stream" in opened.message, opened
     assert cluster.json("job", str(running))["state"] == "RUNNING"
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import signal
 
 import pytest
 
@@ -119,9 +118,7 @@ def test_it_outlives_home_controller_and_node(sturdy):
     c.vctl("wait", job)
     assert not (c.root / "root/result").exists()
     for daemon in ("home", "controller"):
-        pid = c.pid_of(daemon)
-        os.kill(pid, signal.SIGKILL)
-        wait_until("it is dead", lambda: not os.path.exists(f"/proc/{pid}"))
+        c.kill_daemon(daemon)
     c.vctl("up", "--no-node", "--listen", f"0.0.0.0:{c.port}", "--root", str(c.root))
     c.stop_node("n1")
     wait_until("the node is known to be away", lambda: c.node_state("n1") != "ready", 60)

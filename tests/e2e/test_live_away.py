@@ -11,6 +11,7 @@ import time
 import pytest
 
 from cluster import wait_until
+from test_away import Gate
 from test_live import SHELL, started
 
 pytestmark = pytest.mark.seconds(240)
@@ -145,14 +146,17 @@ def node_that_died(sturdy, then):
     place = cluster.root / "root/place"
     place.mkdir()
     (place / "old").write_text("old\n")
-    # First all programs once: later home does not answer for them.
-    script = ("mkdir w; mv w v; rm -r v; cat old > /dev/null; sleep 0; echo ready; sleep 3; "
+    gate = Gate(cluster)
+    # First all programs once, and all of them to the last page: later home does not answer for them.
+    script = ("cat /bin/{bash,mkdir,mv,rm,sleep} /lib/*-linux-gnu/lib{c,tinfo,selinux,acl,attr,pcre2-8}.so* > /dev/null 2>&1; "
+              f"mkdir w; mv w v; rm -r v; cat old > /dev/null; sleep 0; echo ready; {gate.wait}; "
               "for i in {1..50}; do echo $i > f$i; done; mkdir d; mv f1 d/moved; rm f2; echo tail >> f3; echo new >> old; exec 5> open; echo half >&5; echo over > finished; sleep 1000")
     p = cluster.popen("vrun", "--view=live", "-D", "/root/place", "--", "bash", "-c", script, stdin=subprocess.DEVNULL,
                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert p.stdout.readline() == "ready\n", p.stderr.read()
     home = cluster.pid_of("home")
     os.kill(home, signal.SIGSTOP)   # it takes nothing
+    gate.open()
     try:
         views = cluster.directory / "n1/state/node/views"
         wait_until("all is written on the node",

@@ -49,9 +49,8 @@ def test_a_batch_job_sees_it_and_writes_it_at_once(two, who):
     wait_until("it runs", lambda: output(c, job) == "up\n")
     node = c.json("job", job)["node"]
     if who == "home":
-        pid = c.pid_of("home")
-        os.kill(pid, signal.SIGKILL)
-        wait_until("home is dead", lambda: not os.path.exists(f"/proc/{pid}"))
+        c.await_root(job)
+        c.kill_daemon("home")
         c.up()
     elif who != "nobody":
         for pid in program_pids(c, {"agent": "node"}.get(who, who), node):

@@ -1,15 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs at home that write through shared mappings (np.memmap, LMDB): no event tells of it, and jobs see it all the same."""
 import contextlib
+import itertools
 import mmap
 import subprocess
 import time
 
-import pytest
-
+from cluster import wait_until
 from test_fs_restart import both_views
 
-SECOND_LOOK = 0.1   # s: home looks for new mappings for a twentieth of the time at most
+
+def known(cluster, store, path):
+    """Waits until home has found the mapping, which it looks for in a twentieth of its time: from then on all that is stored is seen.
+    One value may be seen before, with an event of the file's that is older."""
+    values = itertools.cycle(b"123456789")
+
+    def seen():
+        value = next(values)
+        store(value)
+        return cluster.sh(f"head -c 1 {path}").stdout == chr(value)
+    wait_until("home knows the mapping", lambda: seen() and seen())
 
 
 @contextlib.contextmanager
@@ -26,9 +36,11 @@ def test_what_is_stored_is_seen_by_the_next_run(sturdy, view):
     path.write_bytes(b"0" * (1 << 20))
     assert cluster.sh("head -c 1 /root/array").stdout == "0"
     with mapped(path) as array:
-        time.sleep(SECOND_LOOK)
-        for value in b"abcdefgh":
+        def store(value):
             array[0] = array[-1] = value
+        known(cluster, store, "/root/array")
+        for value in b"abcdefgh":
+            store(value)
             done = cluster.sh("head -c 1 /root/array; tail -c 1 /root/array")
             assert (done.stdout, done.stderr) == (2 * chr(value), ""), done
     assert cluster.sh("head -c 1 /root/array").stdout == "h"
@@ -83,11 +95,13 @@ for line in sys.stdin:
     p = subprocess.Popen(["unshare", "-m", "sh", "-c", f"mount --bind {project} /mnt && exec /usr/bin/python3 -c '{program}'"],
                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
-        for value in "abcd":
-            p.stdin.write(value + "\n")
+        def store(value):
+            p.stdin.write(chr(value) + "\n")
             p.stdin.flush()
             assert p.stdout.readline() == "stored\n"
-            time.sleep(SECOND_LOOK)
+        known(cluster, store, "/root/project/array")
+        for value in "abcd":
+            store(ord(value))
             assert cluster.sh("head -c 1 /root/project/array").stdout == value
     finally:
         p.stdin.close()

@@ -156,7 +156,7 @@ def test_a_receiver_that_was_down_gets_its_call_after_a_restart_of_the_controlle
     hooks.stop()
     number = int(batch(c, f"--notify-url=http://127.0.0.1:{port}/jobs/", "--mail-type=END").stdout)
     c.run("vctl", "wait", str(number))
-    os.kill(c.pid_of("controller"), signal.SIGKILL)
+    c.kill_daemon("controller")
     c.up()
     again = Hooks(port)
     try:

@@ -28,6 +28,7 @@ class Person:
         return self.cluster.run(*args, env=self.environment, **kw)
 
     def close(self):
+        self.cluster.end_clients()   # one that still waits would start this home again
         self.run("vctl", "down", "--all")
 
 
@@ -70,7 +71,10 @@ def test_a_second_person_logs_in_and_is_shut_out(team):
     [seen] = c.json("jobs")["jobs"]   # that it is there, not what it is
     assert seen["user"] == "bob@laptop" and not seen["argv"], seen
     waiting = int(bob.run("vbatch", "--hold", "--parsable", "--wrap", "true", check=True).stdout)
+    said = c.vctl("user", "revoke", "bo").stderr
+    assert "nobody of the name bo has joined" in said, said
     said = c.vctl("user", "revoke", "bob").stderr
+    assert "nobody" not in said, said
     assert "its open streams and its jobs end within a minute" in said, said
     refused = bob.run("vbatch", "true")
     assert refused.returncode != 0 and "shut out" in refused.stderr, refused.stderr
@@ -122,6 +126,8 @@ def test_tokens_that_are_none(team):
                         (token_for(c, "node", "token"), "for a node")]:
         said = eve.run("vctl", "login", token)
         assert said.returncode == 1 and says in said.stderr and len(said.stderr.splitlines()) == 1, (token, said.stderr)
+    said = eve.run("vctl", "login", good, "--name", "my laptop")
+    assert said.returncode == 1 and "not a name" in said.stderr, said.stderr
     assert "controller" not in (eve.directory / "config.toml").read_text()
     short = token_for(c, "user", "add", "eve", "--for", "0:01")
     time.sleep(2.5)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What jobs may not have or write, and what a refusal leaves behind."""
 import contextlib
-import os
 import pathlib
 import shutil
 import signal
@@ -90,9 +89,7 @@ def test_after_a_refused_write_and_another_home_jobs_end(sturdy, how):
     cluster = sturdy()
     with a_file_that_cannot_be_removed(cluster) as held:
         assert cluster.sh(f"rm {held}").returncode == 125
-        home = cluster.pid_of("home")
-        os.kill(home, how)
-        wait_until("home is gone", lambda: not os.path.exists(f"/proc/{home}"))
+        cluster.kill_daemon("home", how)
         assert cluster.sh(f"cat {held}", timeout=20).stdout == "held"
 
 

@@ -95,7 +95,7 @@ def test_certificates_renew_themselves(monkeypatch, own):
         wait_until("both are renewed", lambda: until(of_bob) != first[0] and until(of_node) != first[1])
         wait_until("the first ones have ended", lambda: time.monotonic() - began > 14)
         # All connect again, with what is there now.
-        os.kill(c.pid_of("controller"), signal.SIGKILL)
+        c.kill_daemon("controller")
         c.up()
         c.await_node("n2")
         assert bob.run(*run, check=True).stdout == "there\n"

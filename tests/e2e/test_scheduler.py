@@ -146,9 +146,8 @@ def test_home_is_killed_while_a_job_waits_for_another(sturdy):
     first = submit(c, "--", "sh", "-c", "sleep 1; echo runs; sleep 4; echo done > /root/late")
     wait_until("it runs", lambda: (c.root / f"root/vrun-{first}.out").read_text())
     second = submit(c, "-d", f"afterok:{first}", "--", "cat", "/root/late")
-    pid = c.pid_of("home")
-    os.kill(pid, signal.SIGKILL)
-    wait_until("home has ended", lambda: not os.path.exists(f"/proc/{pid}"))
+    c.await_root(first, second)
+    c.kill_daemon("home")
     assert c.vctl("wait", second, check=False).returncode == 0
     assert (c.root / f"root/vrun-{second}.out").read_text() == "done\n"
 
@@ -232,8 +231,7 @@ def test_the_controller_is_killed_in_the_middle_of_a_preemption(sturdy, moment):
     if moment == "left":
         os.kill(c.pid_of("controller"), signal.SIGSTOP)
         wait_until("the victim is gone", lambda: not c.node_pids("n1", "sleep") and not c.node_pids("n1", "sh"), 15)
-    os.kill(c.pid_of("controller"), signal.SIGKILL)
-    wait_until("it is dead", lambda: c.pid_of("controller") is None)
+    c.kill_daemon("controller")
     c.vctl("up", "--no-node", "--listen", f"0.0.0.0:{c.port}", "--root", str(c.root))
     assert c.vctl("wait", urgent, victim, check=False, timeout=90).returncode == 3
     assert (c.root / f"root/vrun-{urgent}.out").read_text() == "urgent\n"
@@ -246,25 +244,18 @@ def test_the_controller_is_killed_in_the_middle_of_a_preemption(sturdy, moment):
 @pytest.mark.parametrize("moment", ["running", "between"])
 def test_home_is_killed_around_a_preemption(sturdy, moment):
     c = sturdy(node_options=GPUS)
-
-    def kill_home():
-        pid = c.pid_of("home")
-        os.kill(pid, signal.SIGKILL)
-        # Its memory and its first thread go before its sockets do: until it is reaped somebody may still connect to it.
-        wait_until("it is dead", lambda: not os.path.exists(f"/proc/{pid}"))
     victim = submit(c, "-G", "2", "--", "sh", "-c", VICTIM)
     out = c.root / f"root/vrun-{victim}.out"
     wait_until("it runs", lambda: out.exists() and out.read_text())
     if moment == "running":
         # Before that another test kills it: test_home_is_killed_before_the_tree_is_on_the_disk.
-        root = c.home_state / f"frozen/jobs/{victim}"   # it gets its name when it is complete
-        wait_until("its root is on the disk", lambda: root.exists() and root.stat().st_size)
-        kill_home()
+        c.await_root(victim)
+        c.kill_daemon("home")
     urgent = submit(c, "-G", "2", "--class", "production", "--no-requeue", "--", "sleep", "300")
     wait_for(c, urgent, "RUNNING")
     wait_for(c, victim, "PENDING")
     if moment == "between":
-        kill_home()
+        c.kill_daemon("home")
     c.vctl("cancel", urgent)
     assert c.vctl("wait", victim, check=False, timeout=90).returncode == 7
     assert preempted_once(out) == "attempt 0\nattempt 1\nkept\n"
@@ -297,8 +288,7 @@ def test_the_journal_of_a_real_controller_replays_to_the_same_decisions(sturdy):
     for _ in range(3):
         c.vrun("-q", "-G", "2", "--class", "production", "--", "true", check=True, timeout=90)
     wait_for(c, waiting, "RUNNING")
-    os.kill(c.pid_of("controller"), signal.SIGKILL)
-    wait_until("it is dead", lambda: c.pid_of("controller") is None)
+    c.kill_daemon("controller")
     for file in list(c.home_state.glob("controller/vrun.db*")):   # a copy: nobody else may have it open
         shutil.copy(file, c.directory / f"copy-{file.name}")
     with contextlib.closing(sqlite3.connect(c.directory / "copy-vrun.db")) as database:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """The environment and the script of a job are readable nowhere on disk but at home, neither while it runs nor after its end."""
-import os
 import signal
 import stat
 import subprocess
@@ -40,7 +39,7 @@ def test_an_environment_is_sealed_and_gone_with_its_job(own, tmp_path):
     wait_until("the job runs and has its environment", lambda: out.exists() and out.read_text() == HERE)
     assert holders(c) == []
     # Controller and node start again: what waits still has its environment, and what runs goes on.
-    os.kill(c.pid_of("controller"), signal.SIGKILL)
+    c.kill_daemon("controller")
     c.up()
     c.stop_node("n1", signal.SIGKILL)
     c.launch_node("n1")
@@ -53,8 +52,7 @@ def test_an_environment_is_sealed_and_gone_with_its_job(own, tmp_path):
     wait_until("both have ended", lambda: [state_of(c, j) for j in (running, waiting)] == ["COMPLETED"] * 2, 60)
     assert out.read_text() == held.read_text() == HERE * 2
     assert holders(c) == []
-    os.kill(c.pid_of("controller"), signal.SIGTERM)
-    wait_until("the controller is down", lambda: c.pid_of("controller") is None)
+    c.kill_daemon("controller", signal.SIGTERM)
     assert holders(c) == []
     key = c.home_state / "controller/vrun.db.key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
@@ -68,8 +66,7 @@ def test_a_lost_key_is_an_error_and_no_empty_queue(own, tmp_path):
     c = own()
     (c.root / "root").mkdir(exist_ok=True)
     submit(c, tmp_path, "--hold")
-    os.kill(c.pid_of("controller"), signal.SIGTERM)
-    wait_until("the controller is down", lambda: c.pid_of("controller") is None)
+    c.kill_daemon("controller", signal.SIGTERM)
     key = c.home_state / "controller/vrun.db.key"
     kept = key.read_bytes()
     key.unlink()

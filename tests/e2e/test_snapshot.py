@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import tarfile
 import time
@@ -99,8 +98,8 @@ def test_the_store_alone_keeps_a_running_job_reading(sturdy):
                       "for i in 0 1 2 3 4 5; do sha256sum < data/$i; sleep 1.5; done", check=True).stdout.strip()
     assert cluster.json("job", job)["snapshot"] == "s"
     wait_until("it runs", lambda: "-" in cluster.run("vctl", "logs", job).stdout)
-    os.kill(cluster.pid_of("home"), signal.SIGKILL)
-    os.kill(cluster.pid_of("snapshots"), signal.SIGKILL)
+    cluster.kill_daemon("home")
+    cluster.kill_daemon("snapshots")
     cluster.vctl("up", "--no-node", "--root", str(cluster.root))
     cluster.vctl("wait", job)
     want = "".join(hashlib.sha256(content).hexdigest() + "  -\n" for content in files.values())
@@ -291,7 +290,7 @@ def test_a_store_killed_while_it_takes_a_snapshot_has_all_of_it_or_none(sturdy):
     for delay in (0.05, 0.1, 0.2, 0.4):
         create = cluster.popen("vctl", "snapshot", "create", f"s{delay}", stderr=subprocess.PIPE, text=True)
         time.sleep(delay)
-        os.kill(cluster.pid_of("snapshots"), signal.SIGKILL)
+        cluster.kill_daemon("snapshots")
         text = create.communicate(timeout=60)[1]
         assert create.returncode == 0 or (create.returncode == 1 and text.count("\n") == 1), text
         cluster.vctl("up", "--no-node", "--root", str(cluster.root))

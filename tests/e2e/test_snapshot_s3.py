@@ -34,9 +34,7 @@ def state(cluster):
 
 
 def stop_store(cluster):
-    pid = cluster.pid_of("snapshots")
-    os.kill(pid, signal.SIGKILL)
-    wait_until("the snapshot store is gone", lambda: not os.path.exists(f"/proc/{pid}"))
+    cluster.kill_daemon("snapshots")
 
 
 def up(cluster):

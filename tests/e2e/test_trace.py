@@ -231,8 +231,8 @@ def test_a_job_that_is_placed_after_home_was_started_again_is_traced(sturdy):
     cluster.stop_node("n1")
     (cluster.root / "root/batch.py").write_text("print(len(open('/root/batch.py').read()))\n")
     job = cluster.run("vbatch", "-D", "/root", "--", "python3", "/root/batch.py", check=True).stdout.split()[-1]
-    os.kill(cluster.pid_of("home"), signal.SIGKILL)
-    wait_until("home is dead", lambda: cluster.pid_of("home") is None)
+    cluster.await_root(job)
+    cluster.kill_daemon("home")
     assert cluster.json("job", job)["state"] == "PENDING"   # home is there again
     cluster.start_node("n1")
     wait_until("it has run", lambda: cluster.json("job", job)["state"] == "COMPLETED")
@@ -285,8 +285,7 @@ def test_of_a_tree_only_the_directories_that_changed_travel(sturdy):
     move("n1", "n2")
     touch(many / "d100/f0")
     assert run() < 100_000
-    os.kill(cluster.pid_of("home"), signal.SIGKILL)
-    wait_until("home is dead", lambda: cluster.pid_of("home") is None)
+    cluster.kill_daemon("home")
     touch(many / "d200/f0")
     cluster.json("jobs")    # home is there again
     wait_until("home has scanned the root", lambda: cluster.json("status")["scanned"])

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces of jobs, as a collector gets them from controller, node and home: one job is one trace, with right parents and times."""
+import json
 import os
 import pathlib
 import re
 import tempfile
 import time
+import urllib.request
 
 import otlp
 import pytest
@@ -12,6 +14,7 @@ from cluster import SLOW, Cluster, free_port, wait_until
 from conftest import Copy
 
 pytestmark = [pytest.mark.seconds(120), pytest.mark.skipif(not otlp.installed(), reason="needs tools/install-deps --test: opentelemetry-proto")]
+NODE_PORT = 7422
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 # Who tells what, below what.
 TREE = {"job": ("vrun-controller", None), "submit": ("vrun-controller", "job"), "queue": ("vrun-controller", "job"),
@@ -31,16 +34,19 @@ def traced(template_root):
     headers = directory / "headers"
     headers.write_text("X-Tenant: seven\n")
     headers.chmod(0o600)
-    (directory / "home/config.toml").write_text(f'traces_endpoint = "http://127.0.0.1:{collector.port}"\ntraces_headers = "{headers}"\n')
+    home = f"127.0.0.1:{free_port('127.0.0.1')}"
+    (directory / "home/config.toml").write_text(f'traces_endpoint = "http://127.0.0.1:{collector.port}"\ntraces_headers = "{headers}"\n'
+                                                f'home_metrics = "{home}"\n')
     before = os.environ.get("OTEL_BSP_SCHEDULE_DELAY")
     os.environ["OTEL_BSP_SCHEDULE_DELAY"] = "200"
     c = None
     try:
-        c = Cluster(copy.root, nodes=0, directory=directory)
+        c = Cluster(copy.root, nodes=0, directory=directory, http=True)
         c.reserve("n1")
         node = c.nodes["n1"]
         node["options"] = ["--milli-cpus", "8000", "--gpus", "2", "--gpu-type", "h100",
-                           "--traces-endpoint", f"http://{node['ours']}:{collector.port}"]
+                           "--traces-endpoint", f"http://{node['ours']}:{collector.port}", "--metrics", f"0.0.0.0:{NODE_PORT}"]
+        c.pages = {"controller": f"127.0.0.1:{c.http_port}", "node": f"{node['theirs']}:{NODE_PORT}", "home": home}
         c.make_host("n1")
         c.launch_node("n1")
         c.await_node("n1")
@@ -201,6 +207,36 @@ def test_jobs_do_not_notice_that_the_collector_is_away(cluster_and_collector):
     collector.start()
     after, _, _ = job_of(c, script="true")
     wait_until("spans come again", lambda: the_or_none(collector, after) is not None, 60)
+
+
+def test_spans_that_are_lost_show_on_the_pages_of_all_three(cluster_and_collector):
+    c, collector = cluster_and_collector
+    token = json.loads(c.vctl("token", "create", "pages", "--scope", "read", "-o", "json").stdout)["token"]
+
+    def figures(name):
+        found = {}
+        for who, address in c.pages.items():
+            request = urllib.request.Request(f"http://{address}/metrics", headers={"Authorization": f"Bearer {token}"})
+            with urllib.request.urlopen(request, timeout=10 * SLOW) as answer:
+                found[who] = float(re.search(rf"^vrun_trace_spans_{name}_total (\S+)$", answer.read().decode(), re.M)[1])
+        return found
+
+    def grows(name, before):
+        now = figures(name)
+        return all(now[who] > before[who] for who in before)
+
+    before = figures("dropped")
+    collector.stop()
+    collector.start(400)
+    try:
+        job_of(c, script="true")
+        wait_until("all three have dropped spans", lambda: grows("dropped", before))
+    finally:
+        collector.stop()
+        collector.start()
+    before = figures("sent")
+    job_of(c, script="true")
+    wait_until("all three have sent spans", lambda: grows("sent", before))
 
 
 def the_or_none(collector, job):

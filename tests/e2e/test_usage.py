@@ -51,7 +51,7 @@ def test_jobs_are_accounted_as_long_as_they_say_that_they_ran(own):
     time.sleep(2 * SLOW)
     c.vctl("requeue", str(again))
     # The controller dies meanwhile, and what ends in that time is told later.
-    os.kill(c.pid_of("controller"), signal.SIGKILL)
+    c.kill_daemon("controller")
     time.sleep(3 * SLOW)
     c.up()
     for number in (fine, failed, again):

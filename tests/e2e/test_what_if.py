@@ -121,7 +121,7 @@ def test_the_clusters_own_history(own, tmp_path):
             assert api.ask("POST", "/what-if", {}, user=user)[0] == 403
             assert api.ask("DELETE", "/what-if/1", user=user)[0] == 403
     for body, text in (({"nodes": "none=+1"}, "none"), ({"teams": "x"}, "TEAM=GPUS"), ({"teams": "nlp=2"}, "there are vision"), ({"teams": "vision=2:-1"}, "TEAM=GPUS"),
-                       ({"policy": "./x"}, "policy"), ({"days": 400}, "days")):
+                       ({"policy": "./x"}, "policy"), ({"policy": "list"}, "policy"), ({"policy": "--help"}, "policy"), ({"days": 400}, "days")):
         status, problem = api.ask("POST", "/what-if", body)
         assert status == 400 and text in problem["detail"], problem
     status, run = api.ask("POST", "/what-if", {"days": 1, "nodes": "local/h100=+1", "teams": "vision=2"})
@@ -136,7 +136,7 @@ def test_the_clusters_own_history(own, tmp_path):
     assert failed["state"] == "failed" and "nonsense" in failed["problem"], failed
 
     # Kept over a restart; ended replays leave no process and no files.
-    os.kill(c.pid_of("controller"), signal.SIGKILL)
+    c.kill_daemon("controller")
     c.up()
     listed = api.ask("GET", "/what-if")[1]
     assert [r["id"] for r in listed["runs"]] == [failed["id"], done["id"]] and listed["problem"] == ""

@@ -14,13 +14,17 @@
 
 namespace {
 
-// Two levels: a file beside `root` would be an escape.
+// Two levels: a file beside `root` would be an escape. In memory where it can be: on a disk each input waits for it.
 struct Place {
   std::string top;
   Place() {
-    std::string pattern = "/var/tmp/vrun-apply-fuzz-XXXXXX";
-    if (::mkdtemp(pattern.data()) == nullptr) std::abort();
-    top = pattern;
+    for (const char* directory : {"/dev/shm", "/var/tmp"}) {
+      std::string pattern = std::string(directory) + "/vrun-apply-fuzz-XXXXXX";
+      if (::mkdtemp(pattern.data()) == nullptr) continue;
+      top = pattern;
+      return;
+    }
+    std::abort();
   }
   ~Place() { (void)vrun::RemoveTree(top); }
 };

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/config.h"
 #include "telemetry/otlp.h"
 #include "telemetry/settings.h"
 
@@ -22,9 +23,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (name.empty() || name.find(',') != std::string::npos) __builtin_trap();
     }
   }
-  if (const auto ratio = ParseRatio(text); ratio && !(*ratio >= 0 && *ratio <= 1)) __builtin_trap();
-  if (CheckEndpoint(text) && text.find_first_of(" \n\"\\") != std::string::npos) __builtin_trap();
-  for (const char c : RefusalIn(text)) {
+  if (const auto ratio = vrun::ParseRatio(text); ratio && !(*ratio >= 0 && *ratio <= 1)) __builtin_trap();
+  if (vrun::CheckCollector(text) && text.find_first_of(" \n\"\\?#@") != std::string::npos) __builtin_trap();
+  for (const char c : RefusalIn(text).why) {
     if (c == '\n' || c == 0) __builtin_trap();
   }
   return 0;

@@ -381,6 +381,18 @@ class Cluster:
                 return int(p.name)
         return None
 
+    def kill_daemon(self, daemon, how=signal.SIGKILL):
+        """Returns when all that it held is free: its memory and its first thread go before its sockets, its port and its locks do."""
+        pid = self.pid_of(daemon)
+        os.kill(pid, how)
+        wait_until(f"{daemon} has ended", lambda: not os.path.exists(f"/proc/{pid}"))
+
+    def await_root(self, *jobs):
+        """The roots with which they were submitted are on the disk: from then on home may be killed (docs/limitations.md)."""
+        for job in jobs:
+            root = self.home_state / f"frozen/jobs/{job}"   # it gets its name when it is complete
+            wait_until(f"the root of job {job} is on the disk", lambda: root.exists() and root.stat().st_size)
+
     # --- tests that share it
 
     def begin(self):

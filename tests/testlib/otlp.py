@@ -27,8 +27,9 @@ class Collector:
         self.process = None
         self.start()
 
-    def start(self):
-        self.process = subprocess.Popen([PYTHON, __file__, str(self.port), self.file], stdout=subprocess.PIPE, text=True)
+    def start(self, status=200):
+        """With another `status` it takes nothing, and answers with that."""
+        self.process = subprocess.Popen([PYTHON, __file__, str(self.port), self.file, str(status)], stdout=subprocess.PIPE, text=True)
         assert self.process.stdout.readline() == "listens\n"
 
     def stop(self):
@@ -63,7 +64,7 @@ def attributes(pairs):
     return {pair.key: plain(pair.value) for pair in pairs}
 
 
-def serve(port, file):
+def serve(port, file, status):
     from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -71,6 +72,9 @@ def serve(port, file):
 
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"]))
+            if status != 200:
+                self.send_error(status)
+                return
             # As a real collector: other forms are refused, and so is text that is not UTF-8.
             if self.path != "/v1/traces" or self.headers["Content-Type"] != "application/x-protobuf":
                 self.send_error(404)
@@ -105,4 +109,4 @@ def serve(port, file):
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), sys.argv[2])
+    serve(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests to the controller. Half of the session is in a cookie that this code cannot read, the other half is kept here and sent with
 // each request: neither alone is worth anything (docs/decisions/0053-dashboard.md).
+import { clockAhead, clockSaid } from "./format";
+
+// `expires_us` is on this machine's clock.
 export interface Session { proof: string; user: string; token: string; write: boolean; expires_us: number }
 
 const KEY = "vrun.session";
@@ -47,6 +50,7 @@ async function ask(path: string, init: RequestInit = {}): Promise<Response> {
     if (init.signal?.aborted) throw e;
     throw new Problem(0, "the controller does not answer");
   }
+  clockSaid(answer.headers.get("Date"));
   if (answer.ok) return answer;
   const problem = await problemOf(answer);
   if (answer.status === 401 && mine && session()?.proof === mine.proof) keep(null, "You were signed out: " + problem.message);
@@ -60,7 +64,8 @@ export const post = async <T>(path: string, body: object = {}): Promise<T> =>
 export const drop = async (path: string): Promise<void> => { await ask("api/v1" + path, { method: "DELETE" }); };
 
 export async function signIn(what: { code: string } | { token: string }): Promise<void> {
-  keep(await (await ask("session", { method: "POST", body: JSON.stringify(what) })).json() as Session);
+  const made = await (await ask("session", { method: "POST", body: JSON.stringify(what) })).json() as Session;
+  keep({ ...made, expires_us: made.expires_us + clockAhead() });
 }
 export async function signOut(): Promise<void> {
   await ask("session/end", { method: "POST" }).catch(() => undefined);

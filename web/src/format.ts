@@ -10,7 +10,15 @@ export function duration(us: number): string {
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
-export const now = () => Date.now() * 1000;
+// How far the clock of this machine is ahead of the controller's, in milliseconds. Answers carry their date to the second.
+let ahead = 0;
+export function clockSaid(date: string | null) {
+  const difference = Date.now() - Date.parse(date ?? "");
+  if (!Number.isNaN(difference)) ahead = Math.abs(difference) > 3000 ? difference : 0;
+}
+export const clockAhead = () => ahead * 1000;
+// On the controller's clock, as all times that it tells.
+export const now = () => (Date.now() - ahead) * 1000;
 export const ago = (us: number) => (us ? `${duration(now() - us)} ago` : nothing);
 
 const day = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hour12: false });

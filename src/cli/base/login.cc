@@ -50,6 +50,9 @@ Result<LoggedIn> LogInAt(const Places& places, const std::string& controller, co
   VRUN_ASSIGN(const std::string text, ReadFile(directory + "/joined", 65536));
   config.controller = ValueOf(text, "controller");
   config.snapshots = ValueOf(text, "snapshots");
+  // Where the cluster has one pool, its name is no choice; what the user has chosen stays.
+  const std::string pool = ValueOf(text, "pool");
+  if (!pool.empty() && config.pool == Config().pool) config.pool = pool;
   config.credentials = directory;
   config.credentials_name = ValueOf(text, "name");
   VRUN_TRY(WriteConfig(places.config_file, config));
@@ -92,7 +95,11 @@ Result<std::optional<LoggedIn>> LogInHere(const Places& places) {
   const auto peer = UnixPeer(socket->get());
   if (!peer || peer->uid != 0) return std::nullopt;
   VRUN_ASSIGN(const Frame frame, ReceiveFrame(socket->get()));
-  if (!frame.bytes.starts_with("ok ")) return Error(Code::kDenied, Escape(frame.bytes.substr(0, 1000)));
+  constexpr std::string_view kError = "error ";
+  if (!frame.bytes.starts_with("ok ")) {
+    const size_t from = frame.bytes.starts_with(kError) ? kError.size() : 0;
+    return Error(Code::kDenied, Escape(frame.bytes.substr(from, 1000)));
+  }
   VRUN_ASSIGN(LoggedIn logged_in, LogIn(places, frame.bytes.substr(3), ""));
   return std::optional<LoggedIn>(std::move(logged_in));
 }

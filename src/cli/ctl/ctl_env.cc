@@ -88,11 +88,13 @@ Status RunTool(const std::vector<std::string>& words, const std::string& where) 
   std::vector<char*> argv;
   for (std::string& word : copy) argv.push_back(word.data());
   argv.push_back(nullptr);
+  const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) return ErrnoError("fork");
   if (child == 0) {
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(127);  // killed before that line
     const int null = ::open("/dev/null", O_RDWR);
     if (::dup2(null, 0) < 0 || ::dup2(null, 1) < 0 || ::dup2(write.get(), 2) < 0) ::_exit(127);
     ::execvp(argv[0], argv.data());

@@ -47,12 +47,13 @@ Status Validate(const CtlInvocation& invocation) {
 
 // From the keyboard, without showing it.
 Result<std::string> AskFor(const std::string& name) {
-  std::fprintf(stderr, "value of %s: ", Escape(name).c_str());
   termios shown{};
   const bool hidden = ::tcgetattr(0, &shown) == 0;
   termios modes = shown;
   modes.c_lflag &= ~static_cast<tcflag_t>(ECHO);
+  // Before the question: an answer that comes at once would be shown, and dropped with what was typed before.
   if (hidden) ::tcsetattr(0, TCSAFLUSH, &modes);
+  std::fprintf(stderr, "value of %s: ", Escape(name).c_str());
   std::string line(kMostSecretBytes + 1, '\0');
   const ssize_t n = ::read(0, line.data(), line.size());
   if (hidden) ::tcsetattr(0, TCSAFLUSH, &shown);

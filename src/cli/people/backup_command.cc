@@ -23,8 +23,8 @@ constexpr char kServicePki[] = "/etc/vrun/pki";
 ControllerHere StateToRestore(const Places& places) {
   if (Result<ControllerHere> here = FindController(places)) return *std::move(here);
   const bool service = PathExists(kServicePki) && ::access(kServicePki, W_OK) == 0 && !PathExists(places.pki_dir);
-  return service ? ControllerHere{kServiceState, kServicePki}
-                 : ControllerHere{places.state_dir + "/controller", places.pki_dir};
+  return service ? ControllerHere{kServiceState, kServicePki, {}}
+                 : ControllerHere{places.state_dir + "/controller", places.pki_dir, {}};
 }
 
 }  // namespace
@@ -58,12 +58,17 @@ Result<int> RunBackup(const CtlInvocation& invocation) {
     state = here.state_directory;
     authority = here.pki_directory;
   }
+  VRUN_ASSIGN(const people::StatePlace place, people::ReadStatePlace(state));
   std::vector<std::string> words{program, action, "--state-dir", state};
   const auto given = [&](const char* option, const std::string& value) {
     if (!value.empty()) words.insert(words.end(), {option, value});
   };
-  given("--database", invocation.Value(kBackupDatabase).value_or(""));
-  given("--shared-dir", invocation.Value(kBackupShared).value_or(""));
+  const std::string database = invocation.Value(kBackupDatabase).value_or(action == "backup" ? place.database : "");
+  given("--database", database);
+  // A backup is of what the controller uses. A restore goes where its words say, and into PostgreSQL with the people of
+  // the controllers that use that database.
+  const bool shared = action == "backup" || (!database.empty() && database == place.database);
+  given("--shared-dir", invocation.Value(kBackupShared).value_or(shared ? place.shared_directory : ""));
   if (invocation.Has(kBackupAuthority)) given("--authority", authority);
   if (invocation.Has(kBackupReplace)) words.emplace_back("--replace");
   if (invocation.Has(kBackupExact)) words.emplace_back("--exact");

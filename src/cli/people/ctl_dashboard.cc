@@ -38,7 +38,7 @@ Status Check(const CtlInvocation& invocation) {
     return Error(Code::kInvalid, "--scope " + Escape(*scope) + ": write read or write");
   }
   if (auto user = invocation.Value(kUser); user && user->find('@') == std::string::npos) {
-    return Error(Code::kInvalid, "--user " + Escape(*user) + ": write USER@HOST, as `vctl jobs` shows it");
+    return Error(Code::kInvalid, "--user " + Escape(*user) + ": write USER@HOST, as `vctl jobs -o wide` shows it");
   }
   if (auto text = invocation.Value(kFor)) {
     auto seconds = ParseTimeLimit(*text);

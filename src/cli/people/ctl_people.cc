@@ -138,11 +138,28 @@ void Audit(const people::Members& members, const std::string& what, const std::s
   members.Audit({"", "uid " + std::to_string(::getuid()), "here", what, of, "ok"});
 }
 
+// `name`: of a node, of a user, or USER@MACHINE.
+Result<bool> HasJoined(const people::Members& members, const std::string& role, const std::string& name) {
+  VRUN_ASSIGN(const std::vector<v1::Member> all, members.List());
+  return std::any_of(all.begin(), all.end(), [&](const v1::Member& member) {
+    return member.role() == role &&
+           (member.name() == name || (role == "home" && member.name().starts_with(name + "@")));
+  });
+}
+
 Result<int> Revoke(const people::Members& members, const std::string& role, const std::string& name) {
   VRUN_TRY(members.Revoke(role, name));
   Audit(members, "revoke", role + " " + name);
   std::fprintf(stderr, "vctl: %s is shut out: its calls are refused, its open streams%s end within a minute\n",
                Escape(name).c_str(), role == "home" ? " and its jobs" : "");
+  // It may have a certificate that was made by hand, so this is no error.
+  VRUN_ASSIGN(const bool joined, HasJoined(members, role, name));
+  if (!joined) {
+    std::fprintf(
+        stderr,
+        "vctl: nobody of the name %s has joined by a token or a login: is it written right? `vctl %s` lists all\n",
+        Escape(name).c_str(), role == "home" ? "user list" : "nodes");
+  }
   return 0;
 }
 

@@ -42,7 +42,7 @@ Status Check(const CtlInvocation& invocation) {
     return Error(Code::kInvalid, "--scope " + Escape(*scope) + ": write read or write");
   }
   if (auto user = invocation.Value(kUser); user && user->find('@') == std::string::npos) {
-    return Error(Code::kInvalid, "--user " + Escape(*user) + ": write USER@HOST, as `vctl jobs` shows it");
+    return Error(Code::kInvalid, "--user " + Escape(*user) + ": write USER@HOST, as `vctl jobs -o wide` shows it");
   }
   if (auto text = invocation.Value(kFor)) {
     auto seconds = ParseTimeLimit(*text);
@@ -93,7 +93,9 @@ Result<int> List(const CtlInvocation& invocation, const ControllerHere& here) {
   Table table({"NAME", "USER", "SCOPE", "CREATED", "EXPIRES", "STATE"});
   JsonWriter json;
   json.BeginObject().Key("schema").Int(kJsonSchema).Key("tokens").BeginArray();
+  std::string names;
   for (const v1::ApiToken& token : tokens) {
+    names += token.name() + "\n";
     const std::string scope = token.write() ? "write" : "read";
     const bool ended = token.expires_us() <= WallMicros();
     table.Add({token.name(), token.user(), scope, FormatRfc3339(token.created_us()), FormatRfc3339(token.expires_us()),
@@ -103,7 +105,11 @@ Result<int> List(const CtlInvocation& invocation, const ControllerHere& here) {
     json.EndObject();
   }
   json.EndArray().EndObject();
-  Print(invocation.json() ? json.Take() : table.Format(invocation.headers));
+  if (invocation.json()) {
+    Print(json.Take());
+  } else {
+    Print(invocation.format == OutputFormat::kName ? names : table.Format(invocation.headers));
+  }
   return 0;
 }
 

@@ -52,12 +52,14 @@ Result<HostPort> Reached(const ControllerHere& here, const std::string& controll
 }  // namespace
 
 Result<ControllerHere> FindController(const Places& places) {
-  if (PathExists(ClusterFiles(places).listen_file())) {
-    return ControllerHere{places.state_dir + "/controller", places.pki_dir};
-  }
+  const auto at = [](const std::string& state, const std::string& pki) -> Result<ControllerHere> {
+    VRUN_ASSIGN(people::StatePlace place, people::ReadStatePlace(state));
+    return ControllerHere{state, pki, std::move(place)};
+  };
+  if (PathExists(ClusterFiles(places).listen_file())) return at(places.state_dir + "/controller", places.pki_dir);
   // As the units of the package start it.
   if (PathExists("/var/lib/vrun/controller/address") && ::access("/var/lib/vrun/controller", W_OK) == 0) {
-    return ControllerHere{"/var/lib/vrun/controller", "/etc/vrun/pki"};
+    return at("/var/lib/vrun/controller", "/etc/vrun/pki");
   }
   return Error(Code::kNotFound,
                "no controller of yours runs here: run this on its machine, as the user who started it");

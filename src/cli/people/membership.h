@@ -9,6 +9,7 @@
 #include "base/config.h"
 #include "base/result.h"
 #include "people/members.h"
+#include "people/state_place.h"
 #include "proto/people.pb.h"
 
 namespace vrun::cli {
@@ -17,7 +18,8 @@ namespace vrun::cli {
 // kNotFound: there is none.
 struct ControllerHere {
   std::string state_directory, pki_directory;
-  std::string people_directory() const { return state_directory + "/people"; }
+  people::StatePlace place;
+  std::string people_directory() const { return place.shared_directory + "/people"; }
   people::Members members() const { return people::Members(people_directory()); }
 };
 Result<ControllerHere> FindController(const Places& places);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/usage/ctl_usage.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "base/clock.h"
@@ -36,6 +37,12 @@ constexpr OptionSpec kOptions[] = {
      Completes::kFiles},
 };
 
+// Of each table of the report; what is left is one row more, so that a table adds up to its total.
+constexpr uint32_t kReportRows = 100;
+
+// 0 in a request is this month, and now.
+int64_t AsAsked(int64_t at) { return std::max<int64_t>(at, 1); }
+
 Result<v1::UsageRequest> RequestOf(const CtlInvocation& invocation) {
   v1::UsageRequest request;
   const int64_t now = WallMicros();
@@ -44,16 +51,16 @@ Result<v1::UsageRequest> RequestOf(const CtlInvocation& invocation) {
       return Error(Code::kInvalid, "--month is a whole month: leave --from and --to out");
     }
     VRUN_ASSIGN(const UsageSpan span, ParseMonth(*month, now));
-    request.set_from_us(span.from);
+    request.set_from_us(AsAsked(span.from));
     request.set_to_us(span.to);
   }
   if (const auto from = invocation.Value(kFrom)) {
     VRUN_ASSIGN(const int64_t at, ParseUsageTime(*from, now));
-    request.set_from_us(at);
+    request.set_from_us(AsAsked(at));
   }
   if (const auto to = invocation.Value(kTo)) {
     VRUN_ASSIGN(const int64_t at, ParseUsageTime(*to, now));
-    request.set_to_us(at);
+    request.set_to_us(AsAsked(at));
   }
   const int64_t begin = invocation.Has(kFrom) || invocation.Has(kMonth) ? request.from_us() : MonthOf(now);
   if (begin >= (request.to_us() == 0 ? now : request.to_us())) {
@@ -98,22 +105,24 @@ Result<int> WriteReport(const HomeConnection& home, const std::string& file, v1:
   figures.now_us = WallMicros();
   if (request.from_us() == 0) request.set_from_us(MonthOf(figures.now_us));
   if (request.to_us() == 0) request.set_to_us(NextMonth(request.from_us()));
-  const auto ask = [&](const char* by, v1::UsageReport* to) -> Status {
+  const uint32_t most = request.limit() == 0 ? kReportRows : std::min(request.limit(), kReportRows);
+  const auto ask = [&](const char* by, v1::UsageReport* to, uint32_t limit) -> Status {
     request.set_by(by);
+    request.set_limit(limit);
     VRUN_ASSIGN(*to, AskFor(home, request));
     return {};
   };
-  VRUN_TRY(ask("team", &figures.by_team));
-  VRUN_TRY(ask("day", &figures.by_day));
-  VRUN_TRY(ask("user", &figures.by_user));
-  VRUN_TRY(ask("gpu-type,pool", &figures.by_type));
+  VRUN_TRY(ask("team", &figures.by_team, most));
+  VRUN_TRY(ask("day", &figures.by_day, 0));
+  VRUN_TRY(ask("user", &figures.by_user, most));
+  VRUN_TRY(ask("gpu-type,pool", &figures.by_type, most));
   // Budgets are of the present month.
   if (!figures.by_team.budgets().empty() && figures.by_team.budgets(0).from_us() != request.from_us()) {
     figures.by_team.clear_budgets();
   }
   request.set_to_us(request.from_us());
   request.set_from_us(MonthOf(request.from_us() - 1));
-  VRUN_TRY(ask("", &figures.before));
+  VRUN_TRY(ask("", &figures.before, 0));
   VRUN_TRY(WriteFileAtomic(file, MonthlyReport(figures), 0644));
   return 0;
 }

@@ -110,8 +110,11 @@ std::string PartTitle(const std::string& label, const char* part, double hours) 
 
 // Bars from left to right, the largest first.
 std::string RowBars(const v1::UsageReport& report, const std::string& word, size_t most) {
+  const size_t rows = static_cast<size_t>(report.rows_size());
   double largest = 0;
-  for (const v1::UsageRow& row : report.rows()) largest = std::max(largest, Hours(row.gpu_ms()));
+  for (size_t i = 0; i < std::min(rows, most); ++i) {
+    largest = std::max(largest, Hours(report.rows(static_cast<int>(i)).gpu_ms()));
+  }
   if (largest <= 0) return "<p>No GPU was allocated.</p>\n";
   constexpr double kLeft = 190, kWidth = 680, kRow = 26;
   std::string body;
@@ -135,10 +138,10 @@ std::string RowBars(const v1::UsageReport& report, const std::string& word, size
     body += Text(kLeft - 8, y + 13, "end", Html(cut)) + Text(x + 6, y + 13, "start", Number(p.sum()), "soft");
     y += kRow;
   }
-  return Svg(y + 4, "GPU-hours by " + word, body) +
-         (report.rows_size() > static_cast<int>(most)
-              ? "<p>and " + std::to_string(report.rows_size() - static_cast<int>(most)) + " more</p>\n"
-              : "");
+  return Svg(y + 4, "GPU-hours by " + word, body) + (rows <= most ? ""
+                                                     : report.rows(static_cast<int>(rows) - 1).others()
+                                                         ? "<p>and others</p>\n"
+                                                         : "<p>and " + std::to_string(rows - most) + " more</p>\n");
 }
 
 // A bar for each day of the month, and the utilization as a curve below.
@@ -257,7 +260,7 @@ std::string BudgetBars(const v1::UsageReport& report) {
   return "<h2>Budgets of " + MonthText(report.budgets(0).from_us()) + "</h2>\n" + Svg(y, "Budgets", body);
 }
 
-std::string FiguresTable(const v1::UsageReport& report, const char* heading, int most) {
+std::string FiguresTable(const v1::UsageReport& report, const char* heading) {
   const bool money = !report.currency().empty();
   std::string out = "<div class=\"wide\"><table><thead><tr><th>" + std::string(heading) +
                     "</th><th>Jobs</th><th>GPU-hours</th><th>Used</th><th>Idle</th><th>Lost</th><th>Wait "
@@ -275,9 +278,7 @@ std::string FiguresTable(const v1::UsageReport& report, const char* heading, int
     }
     out += "</tr>\n";
   };
-  int shown = 0;
   for (const v1::UsageRow& row : report.rows()) {
-    if (++shown > most) break;
     std::string label;
     for (const std::string& word : UsageWords(report)) label += (label.empty() ? "" : ", ") + UsageLabel(row, word);
     add(row, label);
@@ -331,11 +332,11 @@ std::string MonthlyReport(const MonthFigures& figures) {
   out += "</div>\n";
   out += BudgetBars(teams);
   out += "<h2>Teams</h2>\n<p>GPU-hours.</p>\n" + std::string(kLegend) + RowBars(teams, "team", 30) +
-         FiguresTable(teams, "Team", 100);
+         FiguresTable(teams, "Team");
   out += "<h2>Days</h2>\n<p>GPU-hours and utilization.</p>\n" + std::string(kLegend) + Days(figures.by_day);
   out += "<h2>Waste by cause</h2>\n<p>GPU-hours, and their part of all that were allocated.</p>\n" + Waste(teams);
-  out += "<h2>GPU types and pools</h2>\n" + FiguresTable(figures.by_type, "Type, pool", 50);
-  out += "<h2>People</h2>\n" + RowBars(figures.by_user, "user", 20) + FiguresTable(figures.by_user, "User", 100);
+  out += "<h2>GPU types and pools</h2>\n" + FiguresTable(figures.by_type, "Type, pool");
+  out += "<h2>People</h2>\n" + RowBars(figures.by_user, "user", 20) + FiguresTable(figures.by_user, "User");
   return out + "</body></html>\n";
 }
 

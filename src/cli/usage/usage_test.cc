@@ -115,5 +115,23 @@ TEST(UsageReportTest, IsOneFileWithoutScriptsWhateverTeamsAreCalled) {
             std::string::npos);
 }
 
+TEST(UsageReportTest, EachTableAddsUpToItsTotal) {
+  MonthFigures figures;
+  figures.now_us = kNow;
+  v1::UsageReport& users = figures.by_user;
+  users.set_by("user");
+  for (int i = 0; i < 100; ++i) {
+    users.add_rows()->set_user("user" + std::to_string(i));
+    users.mutable_rows(i)->set_gpu_ms(3'600'000);
+  }
+  users.add_rows()->set_others(true);
+  users.mutable_rows(100)->set_gpu_ms(3'600'000ll * 900);
+  users.mutable_total()->set_gpu_ms(3'600'000ll * 1000);
+  const std::string html = MonthlyReport(figures);
+  EXPECT_NE(html.find("<td>user99</td>"), html.npos);
+  EXPECT_NE(html.find("<td>(others)</td><td>0</td><td>900.0</td>"), html.npos);
+  EXPECT_NE(html.find("<p>and others</p>"), html.npos);
+}
+
 }  // namespace
 }  // namespace vrun::cli

@@ -10,6 +10,9 @@
 namespace vrun::control {
 namespace {
 
+// Of events, of one user: a part of those that the server has for all (http::Limits).
+constexpr uint32_t kMostStreams = 32;
+
 int StatusOf(Code code) {
   switch (code) {
     case Code::kInvalid:
@@ -39,6 +42,15 @@ void ListEndedToo(const ApiRoute& route, Input* input) {
   }
 }
 
+// In UsageRequest 0 is this month, and now.
+void TellZeroFromNothing(const ApiRoute& route, Input* input) {
+  if (route.call != "Usage") return;
+  for (const char* name : {"from_us", "to_us"}) {
+    const auto found = input->request.find(name);
+    if (found != input->request.end() && *found == 0) *found = 1;
+  }
+}
+
 }  // namespace
 
 Api::Api(EventLoop* loop, Calls* calls, const std::string& people, const ApiOptions& options)
@@ -50,6 +62,7 @@ Api::Api(EventLoop* loop, Calls* calls, const std::string& people, const ApiOpti
       codes_(people, "codes"),
       secure_(!http::IsLoopback(options.listen)),
       logs_(options.home_socket),
+      streams_({.streams = kMostStreams}),
       replays_(options.what_if, options.what_if.empty() ? "" : FindProgram("vrun-sim").value_or("")),
       work_(std::make_shared<WorkQueue>("api", 2)) {}
 
@@ -100,17 +113,20 @@ void Api::AddOwnRoutes(bool metrics_open) {
         exchange->Answer({200, *document});
       });
   get("/metrics", [this, metrics_open](const http::Call& call, const auto& exchange) {
+    std::string viewer;
     if (!metrics_open) {
       auto verdict = gate_.Admit(call.request, false);
       if (!verdict.admitted) return exchange->Answer(std::move(verdict.refusal));
+      viewer = verdict.caller.peer.name;
     }
-    Metrics(exchange);
+    Metrics(viewer, exchange);
   });
 }
 
 void Api::Handle(const ApiRoute& route, http::Call call, const std::shared_ptr<http::Exchange>& exchange) {
   auto verdict = gate_.Admit(call.request, route.changes());
   if (!verdict.admitted) return exchange->Answer(std::move(verdict.refusal));
+  if (Status may = calls_->Admit(verdict.caller.peer); !may) return exchange->Answer(ProblemOf(may.error()));
   auto input = ReadInput(route, call);
   if (!input) {
     const bool media = input.error().code() == Code::kUnsupported;
@@ -123,6 +139,7 @@ void Api::Handle(const ApiRoute& route, http::Call call, const std::shared_ptr<h
   if (route.path == "/jobs/watch") return Watch(route, std::move(call), verdict.caller, exchange);
   if (route.call.empty()) return Own(route, *input, verdict.caller, exchange);
   ListEndedToo(route, &*input);
+  TellZeroFromNothing(route, &*input);
   if (!route.page_key.empty()) {
     input->request["limit"] = input->limit;
     if (input->before != 0) input->request["before"] = input->before;
@@ -150,17 +167,29 @@ void Api::Watch(const ApiRoute& route, http::Call call, const TokenGate::Caller&
                 const std::shared_ptr<http::Exchange>& exchange) {
   auto input = ReadInput(route, call);
   if (!input) return exchange->Answer(ProblemOf(input.error()));
-  JobWatch::Client client{caller.peer.name, *std::move(input), exchange->StartEvents(),
-                          [this, token = caller.token] { return gate_.Check(token).has_value(); }};
+  auto may_go_on = CountStream(caller);
+  if (!may_go_on) return exchange->Answer(ProblemOf(may_go_on.error()));
+  JobWatch::Client client{caller.peer.name, *std::move(input), exchange->StartEvents(), *std::move(may_go_on)};
   loop_->Post([watch = std::weak_ptr(watch_), client = std::move(client)]() mutable {
     if (const auto open = watch.lock()) open->Add(std::move(client));
   });
 }
 
-void Api::Metrics(const std::shared_ptr<http::Exchange>& exchange) {
-  calls_->Read([this, exchange](State* state) {
+Result<std::function<bool()>> Api::CountStream(const TokenGate::Caller& caller) {
+  auto counted = streams_.OpenStream(Person(caller.peer.name));
+  if (!counted) {
+    return Error(Code::kExhausted, "user " + Escape(Person(caller.peer.name)) + ": " + std::to_string(kMostStreams) +
+                                       " streams of events are open, which is the limit of each user: close some");
+  }
+  return std::function<bool()>(
+      [this, token = caller.token, counted = *std::move(counted)] { return gate_.Check(token).has_value(); });
+}
+
+void Api::Metrics(const std::string& viewer, const std::shared_ptr<http::Exchange>& exchange) {
+  calls_->Read([this, viewer, exchange](State* state) {
     if (state == nullptr) return exchange->Answer(http::Problem(503, "the controller cannot read its database"));
-    exchange->Answer({200, MetricsText(*state, calls_->counters()), "text/plain; version=0.0.4; charset=utf-8"});
+    exchange->Answer(
+        {200, MetricsText(*state, calls_->counters(), viewer), "text/plain; version=0.0.4; charset=utf-8"});
   });
 }
 

@@ -14,6 +14,7 @@
 
 #include "base/io/event_loop.h"
 #include "base/io/work_queue.h"
+#include "control/access/bounds.h"
 #include "control/api/calls.h"
 #include "control/api/job_watch.h"
 #include "control/api/routes.h"
@@ -55,7 +56,10 @@ class Api {
   void Handle(const ApiRoute& route, http::Call call, const std::shared_ptr<http::Exchange>& exchange);
   void Watch(const ApiRoute& route, http::Call call, const TokenGate::Caller& caller,
              const std::shared_ptr<http::Exchange>& exchange);
-  void Metrics(const std::shared_ptr<http::Exchange>& exchange);
+  // `viewer`: "": whoever reaches the address.
+  void Metrics(const std::string& viewer, const std::shared_ptr<http::Exchange>& exchange);
+  // Counts a stream of events until what it returns is destroyed, which says whether the stream may go on. Any thread.
+  Result<std::function<bool()>> CountStream(const TokenGate::Caller& caller);
 
   // own_routes.cc: rows of the table without a call, and sessions. Server's thread.
   void Own(const ApiRoute& route, const Input& input, const TokenGate::Caller& caller,
@@ -84,6 +88,7 @@ class Api {
   History history_;                // state thread
   EventLoop::TimerId sample_ = 0;  // the same
   LogRelay logs_;
+  CallLimiter streams_;  // of events
   WhatIfRuns replays_;
   const std::shared_ptr<WorkQueue> work_;
   std::shared_ptr<JobWatch> watch_;

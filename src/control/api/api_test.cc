@@ -5,8 +5,10 @@
 #include <set>
 
 #include "control/api/input.h"
+#include "control/api/metrics.h"
 #include "control/api/openapi.h"
 #include "control/api/token_gate.h"
+#include "control/testing/state_testing.h"
 #include "control/testing/testing.h"
 
 namespace vrun::control {
@@ -59,6 +61,27 @@ TEST(ApiTest, PartsOfARequestFillTheMessageOfItsCall) {
   EXPECT_TRUE(why.has_element());
 }
 
+class MetricsTest : public StateTest {};
+
+TEST_F(MetricsTest, TeamsAreNamedToThoseWhoSeeThem) {
+  Register(SimpleNode("n1", 4, 4));
+  const auto config = ParseSchedulerConfig(
+      "visibility = \"team\"\nadmins = [\"root\"]\n[team.vision]\nusers = [\"anna\", \"amy\"]\nguarantee = 2\n", "f");
+  ASSERT_TRUE(config) << config.error().message();
+  Transaction([&] {
+    state_->Configure(*config);
+    return 0;
+  });
+  Submit(SimpleJob("plan", 1, 1));
+  const Counters counters;
+  for (const auto& [viewer, sees] :
+       std::vector<std::pair<std::string, bool>>{{"", true}, {"root@h", true}, {"amy@h", true}, {"bob@h", false}}) {
+    const std::string page = MetricsText(*state_, counters, viewer);
+    EXPECT_EQ(page.find("team=\"vision\"") != page.npos, sees) << viewer;
+    EXPECT_NE(page.find("vrun_jobs{"), page.npos) << viewer;
+  }
+}
+
 TEST(ApiTest, RefusesInputThatTheDocumentDoesNotAllow) {
   const ApiRoute& cancel = RouteOf("POST", "/jobs/{job}/cancel");
   for (const char* job : {"", "-1", "1.0", "0x1", " 1", "99999999999999999999", "9007199254740992", "a"}) {
@@ -78,6 +101,11 @@ TEST(ApiTest, RefusesInputThatTheDocumentDoesNotAllow) {
     EXPECT_FALSE(ReadInput(list, CallOf({}, query))) << query[0].first;
   }
   EXPECT_FALSE(ReadInput(RouteOf("POST", "/nodes/{node}/drain"), CallOf({{"node", "n[1-9]"}})));
+  // What is wrong is named, also where it cannot be printed.
+  EXPECT_NE(ReadInput(list, CallOf({}, {{"fields", "job,nothing"}})).error().message().find("nothing"),
+            std::string::npos);
+  EXPECT_NE(ReadInput(list, CallOf({}, {{"unknown", "1"}})).error().message().find("unknown: "), std::string::npos);
+  EXPECT_TRUE(http::IsUtf8(ReadInput(list, CallOf({}, {{"\xff", "1"}})).error().message()));
 }
 
 TEST(ApiTest, ListsComeInPagesFilteredAndWithTheFieldsThatAreAskedFor) {

@@ -20,6 +20,9 @@ class Calls {
   using Observer = std::function<void(State&, const std::set<uint64_t>& jobs)>;
 
   virtual ~Calls() = default;
+  // Any thread. Whether this caller may ask anything now: kDenied if he was shut out, kExhausted if he asks too often
+  // by gRPC and HTTP together.
+  virtual Status Admit(const rpc::Peer& peer) = 0;
   // Any thread. Does what gRPC does for this caller, with the same checks and the same audit. `method` is a unary one:
   // "/vrun.v1.Control/List". `done` is called on the state thread, or at once when the call is refused.
   virtual void Call(const std::string& method, const rpc::Peer& peer, std::string request, Done done) = 0;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/escape.h"
+
 namespace vrun::control {
 namespace {
 
@@ -88,7 +90,8 @@ Result<std::vector<std::string>> FieldsOf(const ApiRoute& route, const std::stri
     fields.push_back(text.substr(at, end - at));
     at = end + 1;
     if (item->FindFieldByName(fields.back()) == nullptr) {
-      return Bad("fields", "write names of " + item->name() + " with commas between them");
+      return Bad("fields", "no " + item->name() + " has " + Escape(fields.back().substr(0, 100)) +
+                               ": write names of its fields with commas between them");
     }
   }
   return fields;
@@ -112,7 +115,7 @@ Status ReadQuery(const ApiRoute& route, const http::Query& query, Input* input) 
       input->limit = value.get<uint32_t>();
       if (input->limit == 0) return Bad(name, "write a number from 1 to 1000");
     } else {
-      return Error(Code::kInvalid, "the query has a parameter that this path does not know");
+      return Bad(Escape(name.substr(0, 100)), "this path has no such parameter");
     }
   }
   return {};
@@ -120,9 +123,7 @@ Status ReadQuery(const ApiRoute& route, const http::Query& query, Input* input) 
 
 Status ReadBody(const ApiRoute& route, const http::Request& request, Input* input) {
   if (request.body.empty()) return {};
-  const auto type = request.headers.find("content-type");
-  const std::string text = type == request.headers.end() ? "" : type->second.substr(0, type->second.find(';'));
-  if (text != "application/json") return Error(Code::kUnsupported, "the body must be application/json");
+  if (!http::IsJson(request)) return Error(Code::kUnsupported, "the body must be application/json");
   const Json body = Json::parse(request.body, nullptr, false);
   if (!body.is_object()) return Error(Code::kInvalid, "the body is not an object of JSON");
   for (const auto& [name, json] : body.items()) {

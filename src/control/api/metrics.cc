@@ -8,6 +8,7 @@
 
 #include "control/ops/ops.h"
 #include "http/metrics_page.h"
+#include "telemetry/figures.h"
 
 namespace vrun::control {
 namespace {
@@ -26,13 +27,15 @@ void Of(const Histogram<kBounds>& histogram, Page* page) {
   page->Distribution(histogram.bounds.data(), histogram.counts.data(), kBounds, histogram.sum);
 }
 
-void Jobs(const State& state, const Counters& counters, Page* page) {
+void Jobs(const State& state, const Counters& counters, const std::string& viewer, Page* page) {
   std::map<std::tuple<v1::JobState, std::string, std::string>, int> jobs;
   std::map<std::string, int> queue;
   for (const std::string& pool : state.Pools()) queue[pool] = 0;
   for (const auto& [id, job] : state.jobs()) {
     if (job.elements != 0) continue;  // an array never runs itself
-    ++jobs[{job.state, job.pool, job.scheduling.team()}];
+    // As in `vctl teams`: of other teams only what all of them have together.
+    const std::string& team = job.scheduling.team();
+    ++jobs[{job.state, job.pool, state.ShowsTeam(viewer, team) ? team : ""}];
     if (job.state == v1::PENDING) ++queue[job.pool];
   }
   page->Head("vrun_jobs", "gauge", "Jobs that have not ended.");
@@ -93,8 +96,8 @@ void NodesAndGpus(State& state, Page* page) {
   each("vrun_gpus_bad", "GPUs that no job gets.", [](const GpuCount& c) { return c.bad; });
 }
 
-void Quotas(State& state, Page* page) {
-  const auto teams = Teams(state, {}, {});
+void Quotas(State& state, const std::string& viewer, Page* page) {
+  const auto teams = Teams(state, {"home", viewer, ""}, {});
   if (!teams) return;
   const auto each = [&](std::string_view name, std::string_view help, auto value) {
     page->Head(name, "gauge", help);
@@ -135,14 +138,15 @@ void Notifications(const State& state, const Counters& counters, Page* page) {
 
 }  // namespace
 
-std::string MetricsText(State& state, const Counters& counters) {
+std::string MetricsText(State& state, const Counters& counters, const std::string& viewer) {
   Page page;
   page.Head("vrun_build_info", "gauge", "The version of the controller.");
   page.Value({{"version", VRUN_VERSION}}, 1);
-  Jobs(state, counters, &page);
+  Jobs(state, counters, viewer, &page);
   NodesAndGpus(state, &page);
-  Quotas(state, &page);
+  Quotas(state, viewer, &page);
   Notifications(state, counters, &page);
+  telemetry::AddFigures(&page);
   return page.Take();
 }
 

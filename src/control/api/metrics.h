@@ -10,7 +10,7 @@
 
 namespace vrun::control {
 
-// State thread.
-std::string MetricsText(State& state, const Counters& counters);
+// State thread. Teams have labels as far as `viewer` sees them (State::ShowsTeam).
+std::string MetricsText(State& state, const Counters& counters, const std::string& viewer);
 
 }  // namespace vrun::control

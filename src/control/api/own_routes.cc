@@ -32,13 +32,11 @@ std::string TextIn(const Json& body, const char* name) {
   return found != body.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-bool IsJson(const http::Request& request) {
-  const auto type = request.headers.find("content-type");
-  return type != request.headers.end() && type->second.starts_with("application/json");
-}
-
 http::Response Failed(const Error& error) {
-  const int status = error.code() == Code::kNotFound ? 404 : error.code() == Code::kExists ? 409 : 400;
+  const int status = error.code() == Code::kNotFound    ? 404
+                     : error.code() == Code::kExists    ? 409
+                     : error.code() == Code::kExhausted ? 429
+                                                        : 400;
   return http::Problem(error.code() == Code::kInternal ? 500 : status, error.message());
 }
 
@@ -106,7 +104,9 @@ void Api::Log(uint64_t job, const TokenGate::Caller& caller, const std::shared_p
       return exchange->Answer(http::Problem(
           501, "what it prints is on its owner's machine: `vctl logs -f " + std::to_string(job) + "` shows it there"));
     }
-    logs_.Start(job, exchange->StartEvents(), [this, token = caller.token] { return gate_.Check(token).has_value(); });
+    auto may_go_on = CountStream(caller);
+    if (!may_go_on) return exchange->Answer(http::Problem(429, may_go_on.error().message()));
+    logs_.Start(job, exchange->StartEvents(), *std::move(may_go_on));
   });
 }
 
@@ -144,7 +144,7 @@ http::Response Api::Tokens(const ApiRoute& route, const Input& input, const Toke
 
 // Its content type cannot be sent by a form or a script of another site without a question that nobody answers.
 http::Response Api::SignIn(const http::Request& request) {
-  const Json body = IsJson(request) ? Json::parse(request.body, nullptr, false) : Json();
+  const Json body = http::IsJson(request) ? Json::parse(request.body, nullptr, false) : Json();
   if (!body.is_object()) return http::Problem(400, "send JSON with a code or a token");
   const int64_t now = WallMicros();
   std::string text = TextIn(body, "token");

@@ -17,9 +17,9 @@ constexpr int64_t kDayOfMicros = int64_t{86400} * 1'000'000;
 
 // A name with a point or a slash would be a file of the controller's machine.
 bool IsPolicy(const std::string& name) {
-  return name.size() <= 40 && std::all_of(name.begin(), name.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
-         });
+  return name.size() <= 40 && name != "list" && !name.starts_with('-') &&
+         std::all_of(name.begin(), name.end(),
+                     [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-'; });
 }
 
 http::Response NotReadable() { return http::Problem(503, "the controller cannot read its database"); }

@@ -227,6 +227,11 @@ class ZstdReader final : public BackupReader {
 }  // namespace
 
 Result<std::unique_ptr<BackupWriter>> BackupWriter::Create(const std::string& path) {
+  // It takes the place of what is there: not of a device, which the whole machine would miss.
+  struct stat st = {};
+  if (::lstat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode)) {
+    return Error(Code::kInvalid, "write " + Escape(path) + ": not a regular file: name one, or a new one");
+  }
   // Without a name nothing is left of it, however this process ends.
   UniqueFd file(::open(ParentDirectory(path).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   const bool named = !file;

@@ -412,6 +412,12 @@ TEST_F(BackupTest, ADatabaseOfANewerVersionIsNotReplaced) {
   }
 }
 
+TEST_F(BackupTest, ADeviceIsNotReplaced) {
+  ASSERT_EQ(::mkfifo(Path("device").c_str(), 0600), 0);
+  EXPECT_FALSE(BackupWriter::Create(Path("device")));
+  EXPECT_TRUE(BackupWriter::Create(Path("new")));
+}
+
 // Whoever made the file has its digest right, and not our interest in mind.
 TEST_F(BackupTest, AForgedFileWritesNowhereElse) {
   for (const std::string name : {"../outside", "/etc/outside", "people/../../outside", "people//x", "", "."}) {

@@ -150,9 +150,7 @@ v1::ClusterNow NowOf(State& state, const std::string& viewer, const Recent& rece
 }
 
 v1::TeamUseList TeamUseOf(State& state, const std::string& viewer, const Recent& recent) {
-  const SchedulerConfig& config = state.settings().scheduler;
-  const bool all = config.visibility == Visibility::kAll || state.RoleOf(viewer) >= Role::kOperator;
-  const auto shown = [&](const std::string& team) { return all || config.InTeam(viewer, team); };
+  const auto shown = [&](const std::string& team) { return state.ShowsTeam(viewer, team); };
   std::map<std::pair<std::string, std::string>, v1::TeamUse> uses;
   for (const auto& [id, job] : state.jobs()) {
     const std::string& team = job.scheduling.team();

@@ -81,7 +81,8 @@ Status RetentionDuty::Run(State& state, const people::Members* members) {
     busy_ = busy_ && retention.jobs != 0;
     return {};
   }
-  return DropJobs(state, state.clock().Wall() - retention.jobs);
+  // What is dropped is gone: not by a clock that is wrong for a moment.
+  return DropJobs(state, std::min(state.clock().Wall(), state.AccountingNow()) - retention.jobs);
 }
 
 Status RetentionDuty::DropJobs(State& state, int64_t ended_before) {
@@ -122,7 +123,8 @@ Status RetentionDuty::DropJobs(State& state, int64_t ended_before) {
 
 void RetentionDuty::RotateAudit(State& state, const people::Members& members) {
   const int64_t keep = state.settings().scheduler.retention.audit;
-  const Result<int> removed = people::RotateAudit(members.audit_file(), state.clock().Wall(), keep);
+  const Result<int> removed =
+      people::RotateAudit(members.audit_file(), std::min(state.clock().Wall(), state.AccountingNow()), keep);
   if (!removed) return LogError("audit: {}", removed.error().message());
   if (*removed > 0) {
     members.Audit({"", "controller", "here", "retention", std::to_string(*removed) + " months of the audit log", "ok"});

@@ -122,6 +122,20 @@ TEST_F(RetentionTest, WhatIsStillNeededStays) {
   EXPECT_NE(*store_->FirstInterval(), 0);
 }
 
+TEST_F(RetentionTest, AClockThatIsWrongForAMomentRemovesNothing) {
+  const auto done = Submit(SimpleJob("a"));
+  Report("n1", ExitOf(done.placement(), v1::COMPLETED, v1::ExitRecord::EXITED, 0));
+  clock_.StepWall(400 * kDayMicros);
+  Clean();
+  EXPECT_TRUE(Exists(done.job()));
+  clock_.StepWall(-400 * kDayMicros);
+  Clean();
+  EXPECT_TRUE(Exists(done.job()));
+  clock_.AdvanceSeconds(20 * 86400);
+  Clean();
+  EXPECT_FALSE(Exists(done.job()));
+}
+
 TEST_F(RetentionTest, WithoutTheSectionAllIsKept) {
   settings_.scheduler.retention = {};
   Restart();

@@ -36,7 +36,8 @@ Sender::Sender(NotifySettings settings, Done done, Try attempt)
     : done_(std::move(done)),
       try_(attempt ? std::move(attempt) : Try(&TryNow)),
       settings_(std::make_shared<const NotifySettings>(std::move(settings))),
-      thread_([this] { Run(); }) {}
+      thread_([this] { Run(false); }),
+      silent_thread_([this] { Run(true); }) {}
 
 Sender::~Sender() {
   {
@@ -45,6 +46,7 @@ Sender::~Sender() {
   }
   changed_.notify_all();
   thread_.join();
+  silent_thread_.join();
 }
 
 void Sender::Offer(std::vector<StoredMessage> messages) {
@@ -77,7 +79,7 @@ int64_t Sender::NextOf(const Line& line) const {
 }
 
 // Of those whose time has come the line that was tried longest ago, else the one whose time comes next.
-Sender::Lines::iterator Sender::Due(int64_t now) {
+Sender::Lines::iterator Sender::Due(int64_t now, bool silent) {
   std::erase_if(
       lines_, [now](const auto& entry) { return entry.second.messages.empty() && entry.second.pause.next_us <= now; });
   std::erase_if(silent_, [now](const auto& entry) { return entry.second.next_us + kLongestPause <= now; });
@@ -87,17 +89,17 @@ Sender::Lines::iterator Sender::Due(int64_t now) {
   };
   auto due = lines_.end();
   for (auto it = lines_.begin(); it != lines_.end(); ++it) {
-    if (it->second.messages.empty()) continue;
+    if (it->second.messages.empty() || silent_.contains(it->second.server) != silent) continue;
     if (due == lines_.end() || rank(it->second) < rank(due->second)) due = it;
   }
   return due;
 }
 
-void Sender::Run() {
+void Sender::Run(bool silent) {
   MutexLock lock(mutex_);
   while (!ended_) {
     const int64_t now = MonotonicMicros();
-    const auto due = Due(now);
+    const auto due = Due(now, silent);
     if (due == lines_.end()) {
       changed_.wait(lock);
       continue;
@@ -143,6 +145,7 @@ void Sender::Settle(const std::string& receiver, const std::string& server, Stor
       line.pause = {};
     }
     if (outcome.kind == Outcome::Kind::kSent || outcome.answered) silent_.erase(server);
+    changed_.notify_all();  // the server may be the other thread's now
     if (!over) {
       // Another one of the same receiver may go all the same.
       line.messages.push_back(std::move(message));

@@ -33,9 +33,9 @@ using StoredMessage = std::pair<uint64_t, v1::Notification>;
 
 class Sender {
  public:
-  // Called on the sender's thread: the message needs no more tries.
+  // Called on a thread of the sender: the message needs no more tries.
   using Done = std::function<void(uint64_t row, bool mail, bool sent)>;
-  // One try; a test can replace it.
+  // One try; a test can replace it. Two at a time.
   using Try = std::function<Outcome(const NotifySettings&, const v1::Notification&, const std::atomic<bool>* ended)>;
 
   Sender(NotifySettings settings, Done done, Try attempt = nullptr);
@@ -62,9 +62,10 @@ class Sender {
   };
   using Lines = std::map<std::string, Line>;
 
-  void Run();
+  // Of servers that have not answered the last time, or of the others: so that who hangs holds up nobody else.
+  void Run(bool silent);
   int64_t NextOf(const Line& line) const VRUN_REQUIRES(mutex_);
-  Lines::iterator Due(int64_t now) VRUN_REQUIRES(mutex_);
+  Lines::iterator Due(int64_t now, bool silent) VRUN_REQUIRES(mutex_);
   void Settle(const std::string& receiver, const std::string& server, StoredMessage message, const Outcome& outcome,
               int64_t most_micros);
 
@@ -76,8 +77,8 @@ class Sender {
   std::shared_ptr<const NotifySettings> settings_ VRUN_GUARDED_BY(mutex_);
   Lines lines_ VRUN_GUARDED_BY(mutex_);                          // by receiver
   std::map<std::string, Pause> silent_ VRUN_GUARDED_BY(mutex_);  // servers that did not answer
-  std::set<uint64_t> known_ VRUN_GUARDED_BY(mutex_);  // rows of all messages in lines_ and of the present try
-  std::thread thread_;
+  std::set<uint64_t> known_ VRUN_GUARDED_BY(mutex_);  // rows of all messages in lines_ and of the present tries
+  std::thread thread_, silent_thread_;
 };
 
 }  // namespace vrun::control::notify

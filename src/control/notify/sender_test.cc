@@ -71,6 +71,23 @@ TEST_F(SenderTest, WhatAServerDoesNotTakeHoldsNobodyElseUpThere) {
   EXPECT_EQ(tries, 3) << "one try for each pause, of the URL and of the silent server";
 }
 
+TEST_F(SenderTest, ServersThatHangCostTheOthersOneTryEach) {
+  Sender sender({}, Note(), [&](const NotifySettings&, const v1::Notification& m, const std::atomic<bool>* ended) {
+    if (m.webhook() == "https://fine/") return Outcome{};
+    for (int i = 0; i < 100 && !*ended; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return Outcome{Outcome::Kind::kAgain, "no answer"};
+  });
+  std::vector<StoredMessage> messages;
+  for (uint64_t row = 1; row <= 5; ++row) messages.emplace_back(row, MessageTo("https://fine/"));
+  for (uint64_t row = 6; row <= 20; ++row) {
+    messages.emplace_back(row, MessageTo("https://away" + std::to_string(row % 3) + "/"));
+  }
+  const int64_t began = MonotonicMicros();
+  sender.Offer(std::move(messages));
+  EXPECT_EQ(Await(5).size(), 5u);
+  EXPECT_LT(MonotonicMicros() - began, 4'500'000);
+}
+
 TEST_F(SenderTest, AnOldMessageIsGivenUpAndNoneIsSentTwice) {
   std::atomic<int> tries = 0;
   Sender sender({}, Note(), [&](const NotifySettings&, const v1::Notification& m, const std::atomic<bool>*) {

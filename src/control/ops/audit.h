@@ -13,7 +13,16 @@ struct AuditedAct {
   std::string what;  // "": it changed nothing
   std::string of;
   std::string result = {};  // "": as the answer is
+  int named = 0;            // in `of`
 };
+
+// A line of the log has no more than so many names: a request may have 100,000.
+constexpr int kMostNamed = 100;
+inline void AddNamed(const std::string& name, int all, AuditedAct* act) {
+  if (++act->named > kMostNamed) return;
+  act->of += (act->of.empty() ? "" : ",") + name;
+  if (act->named == kMostNamed && all > kMostNamed) act->of += " and " + std::to_string(all - kMostNamed) + " more";
+}
 
 inline std::string JobText(uint64_t job) { return "job " + std::to_string(job); }
 
@@ -34,7 +43,7 @@ inline AuditedAct Audited(const v1::ChangeJobs& request, const Result<v1::Change
     default: act.what = "change";
   }
   for (const v1::JobSelection& selection : request.jobs())
-    act.of += (act.of.empty() ? "" : ",") + JobText(selection.job());
+    AddNamed(JobText(selection.job()), request.jobs_size(), &act);
   // An answer may say of each job that it was refused.
   if (reply && reply->problems_size() > 0) {
     const int refused = reply->problems_size(), all = request.jobs_size();
@@ -46,7 +55,9 @@ inline AuditedAct Audited(const v1::ChangeJobs& request, const Result<v1::Change
 }
 inline AuditedAct Audited(const v1::DrainNodes& request, const Result<v1::NodesReply>&) {
   AuditedAct act{request.resume() ? "resume" : "drain", ""};
-  for (const std::string& node : request.nodes()) act.of += (act.of.empty() ? "node " : ",") + node;
+  for (const std::string& node : request.nodes()) {
+    AddNamed(act.named == 0 ? "node " + node : node, request.nodes_size(), &act);
+  }
   return act;
 }
 inline AuditedAct Audited(const v1::SetMaintenance& request, const Result<v1::MaintenanceList>&) {

@@ -8,9 +8,6 @@
 namespace vrun::control {
 namespace {
 
-// For machines whose version cannot renew it.
-constexpr int64_t kLongSeconds = 365 * 24 * 3600;
-
 // The name in the certificate.
 Result<std::string> NameOf(const people::Members& members, const v1::Invitation& invitation, const std::string& asked) {
   if (invitation.role() == "home") return invitation.name() + "@" + asked;
@@ -43,8 +40,7 @@ Result<v1::JoinReply> Join(const people::Members& members, const Authority& auth
     VRUN_ASSIGN(name, NameOf(members, invitation, request.name()));
     VRUN_TRY(members.Admit(invitation.role(), name));
     VRUN_ASSIGN(*reply.mutable_certificate(),
-                rpc::SignRequest(authority.directory, request.request(), invitation.role(), name,
-                                 request.renews() ? authority.seconds : kLongSeconds));
+                rpc::SignRequest(authority.directory, request.request(), invitation.role(), name, authority.seconds));
     return {};
   };
   VRUN_ASSIGN(const v1::Invitation invitation, members.Take(request.secret(), now_us, answer));
@@ -85,6 +81,16 @@ Result<v1::RenewReply> Renew(const people::Members& members, const Authority& au
   VRUN_ASSIGN(*reply.mutable_certificate(),
               rpc::SignRequest(authority.directory, request.request(), holder.role, holder.name, authority.seconds));
   return reply;
+}
+
+Status KeepName(const people::Members& members, const std::string& node, int64_t now_us) {
+  if (members.Has("node", node)) return {};
+  v1::Member member;
+  member.set_role("node");
+  member.set_name(node);
+  member.set_most_gpus(-1);
+  member.set_joined_us(now_us);
+  return members.Add(member);
 }
 
 Status CheckBounds(const people::Members& members, const std::string& node, const std::string& pool, int64_t gpus) {

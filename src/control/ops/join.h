@@ -32,6 +32,10 @@ Result<v1::RenewReply> Renew(const people::Members& members, const Authority& au
                              const v1::RenewRequest& request,
                              const std::function<Status(const std::string& home)>& may = nullptr);
 
+// The name of a node that has registered is its own, also if its certificate was made by hand: no token for a new node
+// is good for it.
+Status KeepName(const people::Members& members, const std::string& node, int64_t now_us);
+
 // Whether a node may join this pool and offer so many GPUs: what its token was bound to.
 Status CheckBounds(const people::Members& members, const std::string& node, const std::string& pool, int64_t gpus);
 

@@ -5,6 +5,7 @@
 
 #include <future>
 
+#include "control/ops/audit.h"
 #include "rpc/rpc.h"
 #include "rpc/testing.h"
 
@@ -56,6 +57,26 @@ TEST_F(JoinTest, ANodeGetsNeitherAnotherNameNorAnothersPlace) {
     EXPECT_FALSE(Ask(Invite("node", ""), name)) << name;
   ASSERT_TRUE(members_.Revoke("node", "n9"));
   EXPECT_EQ(Ask(Invite("node", ""), "n9").error().code(), Code::kDenied);
+}
+
+// The node that `vctl up` starts, for one.
+TEST_F(JoinTest, ATokenForANewNodeIsNoneForAPlaceMadeByHand) {
+  EXPECT_TRUE(CheckBounds(members_, "by-hand", "any", 8));
+  ASSERT_TRUE(KeepName(members_, "by-hand", 7));
+  EXPECT_EQ(Ask(Invite("node", "", "other", 1), "by-hand").error().code(), Code::kExists);
+  EXPECT_TRUE(CheckBounds(members_, "by-hand", "any", 8));
+  // What a token has bound stays.
+  ASSERT_TRUE(Ask(Invite("node", "", "gpu", 2), "n1"));
+  ASSERT_TRUE(KeepName(members_, "n1", 9));
+  EXPECT_EQ(CheckBounds(members_, "n1", "other", 0).error().code(), Code::kDenied);
+}
+
+// Whatever the machine says of itself.
+TEST_F(JoinTest, EveryCertificateEndsInADay) {
+  const auto reply = Ask(Invite("home", "anna"), "laptop");
+  ASSERT_TRUE(reply) << reply.error().message();
+  const auto life = rpc::LifetimeOf(reply->certificate());
+  EXPECT_LE(life->until_us - life->from_us, 25 * 3600 * int64_t{1'000'000});
 }
 
 TEST_F(JoinTest, AUsersTokenMakesNoNode) {
@@ -152,6 +173,18 @@ TEST_F(JoinTest, AStrangerWithTheDigestGetsTheAuthorityAndMayCallWhatIsOpen) {
   EXPECT_EQ(call(authority_.Make("home", "bad@h"), "/vrun.v1.Control/Other").error().code(), Code::kDenied);
   const rpc::TestAuthority other;
   EXPECT_FALSE(call(other.Make("home", "good@h"), "/vrun.v1.People/Join"));  // its authority is not the server's
+}
+
+TEST(AuditedTest, ALineHasSoManyNamesAndNoMore) {
+  v1::ChangeJobs request;
+  for (uint64_t id = 1; id <= 100'000; ++id) request.add_jobs()->set_job(id);
+  const AuditedAct act = Audited(request, v1::ChangeReply());
+  EXPECT_TRUE(act.of.starts_with("job 1,job 2,")) << act.of.substr(0, 100);
+  EXPECT_TRUE(act.of.ends_with(",job 100 and 99900 more")) << act.of.substr(act.of.size() - 100);
+  v1::DrainNodes drain;
+  drain.add_nodes("n1");
+  drain.add_nodes("n2");
+  EXPECT_EQ(Audited(drain, v1::NodesReply()).of, "node n1,n2");
 }
 
 }  // namespace

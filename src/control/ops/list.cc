@@ -20,12 +20,15 @@ bool IsOn(const JobRow& job, const std::string& node) {
   return std::any_of(job.pods.begin(), job.pods.end(), [&](const PodRow& pod) { return pod.node == node; });
 }
 
-// What the viewer may not see cannot be found by its node either. The API compares the other fields with what it shows.
+// What the viewer may not see cannot be found by it either: whoever tried names would learn them. (The pool and the
+// state are shown.)
 bool Fits(State& state, const std::string& viewer, const JobRow& job, const v1::ListRequest& wanted) {
   const auto is = [](const std::string& want, const std::string& has) { return want.empty() || want == has; };
+  const bool hidden =
+      !wanted.user().empty() || !wanted.team().empty() || !wanted.name().empty() || !wanted.node().empty();
   return (wanted.state() == v1::JOB_STATE_UNSPECIFIED || wanted.state() == job.state) && is(wanted.user(), job.user) &&
          is(wanted.team(), job.scheduling.team()) && is(wanted.pool(), job.pool) && is(wanted.name(), job.name) &&
-         (wanted.node().empty() || (state.Shows(viewer, job) && IsOn(job, wanted.node())));
+         (wanted.node().empty() || IsOn(job, wanted.node())) && (!hidden || state.Shows(viewer, job));
 }
 
 Result<v1::ListReply> PageOfAll(State& state, const std::string& viewer, const v1::ListRequest& request, int limit) {

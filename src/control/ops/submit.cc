@@ -52,7 +52,8 @@ Result<std::string> PoolOf(const State& state, const std::string& asked) {
   if (pools.empty() || state.KnowsPool(asked)) return asked;
   std::string known;
   for (const std::string& p : pools) known += (known.empty() ? "" : ", ") + Escape(p);
-  return Error(Code::kNotFound, "pool " + Escape(asked) + ": no such pool: known pools are " + known);
+  return Error(Code::kNotFound, "pool " + Escape(asked) + ": no such pool: known pools are " + known +
+                                    ": name one with -P, or as `pool` in config.toml");
 }
 
 Status CheckScheduling(const v1::Scheduling& scheduling) {

@@ -21,8 +21,7 @@ int64_t UsedOf(const sched::core::TeamUse& use, const std::string& type) {
 Result<v1::TeamList> Teams(State& state, const rpc::Peer& peer, const v1::TeamsRequest&) {
   v1::TeamList list;
   const SchedulerConfig& config = state.settings().scheduler;
-  const bool all = config.visibility == Visibility::kAll || state.RoleOf(peer.name) >= Role::kOperator;
-  const auto shown = [&](const std::string& team) { return all || config.InTeam(peer.name, team); };
+  const auto shown = [&](const std::string& team) { return state.ShowsTeam(peer.name, team); };
   const std::vector<sched::core::TeamUse> uses = sched::core::TeamsInUse(state.scheduler());
   const std::vector<TeamConfig>& teams = config.teams;
   auto add = [&list](const sched::core::TeamUse& use) {

@@ -86,6 +86,12 @@ class Reader {
                       "[money], [gpus], [bounds], [oidc], [notify], [retention] and [team.NAME]");
       }
     }
+    for (const TeamConfig& team : config_.teams) {
+      if (team.month.money_micros == 0 || !config_.prices.rules.empty()) continue;
+      return Error(Code::kInvalid,
+                   Escape(name_) + ": team " + Escape(team.spec.name) +
+                       ": month: money without prices is never used up: write sections [[money.price]]");
+    }
     return std::move(config_);
   }
 

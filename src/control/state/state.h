@@ -136,6 +136,8 @@ class State {
 
   Store& store() { return *store_; }
   const Clock& clock() const { return *clock_; }
+  // The date of the accounting, which follows the wall clock only when it has been set for good.
+  int64_t AccountingNow() const;
   const Settings& settings() const { return settings_; }
   const sched::core::State& scheduler() const { return scheduler_.state(); }
   std::map<std::string, Node>& nodes() { return nodes_; }
@@ -274,6 +276,8 @@ class State {
   bool Shows(const std::string& viewer, const JobRow& job) const {
     return Shows(viewer, job.user, job.scheduling.team());
   }
+  // Whether what a team has, uses and waits for is told.
+  bool ShowsTeam(const std::string& viewer, const std::string& team) const;
   bool ShowsCommand(const std::string& viewer, const JobRow& job) const;
   // As access.h, for this job.
   Status MayTouch(std::string_view call, const std::string& user, const JobRow& job) const;
@@ -344,7 +348,6 @@ class State {
   // Call in each transaction, and every few seconds.
   Status Account();
   Status SaveAccounting();
-  int64_t AccountingNow() const;
   int64_t OnAccountingClock(int64_t wall) const;
   Status FollowClock();
   void BeginInterval(PodRow* pod);

@@ -176,7 +176,8 @@ TEST_F(StateTest, ImpossibleAndUnknownIsRefusedAtSubmit) {
   EXPECT_EQ(SubmitError(SimpleJob("r1", 1, 3)).code(), Code::kInvalid);
   Error unknown = SubmitError(SimpleJob("r1", 1, 0, "lokal"));
   EXPECT_EQ(unknown.code(), Code::kNotFound);
-  EXPECT_EQ(unknown.message(), "pool lokal: no such pool: known pools are local");
+  EXPECT_EQ(unknown.message(),
+            "pool lokal: no such pool: known pools are local: name one with -P, or as `pool` in config.toml");
   v1::SubmitRequest empty = SimpleJob("r1");
   empty.mutable_spec()->mutable_command()->clear_argv();
   EXPECT_EQ(SubmitError(empty).code(), Code::kInvalid);

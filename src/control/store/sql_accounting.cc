@@ -43,6 +43,17 @@ Status SqlStore::AddInterval(const Holder& holder, const IntervalRow& row) {
   return s.Run();
 }
 
+Status SqlStore::LoseEarlier(const IntervalRow& last, int64_t from) {
+  Statement s(
+      this,
+      "UPDATE intervals SET ended=?, lost_us=end_us-(CASE WHEN start_us>? THEN start_us ELSE ? END) WHERE job=? "
+      "AND attempt=? AND pod=? AND ended=? AND end_us>?");
+  s.Int(static_cast<int64_t>(last.ended)).Int(from).Int(from);
+  s.Int(static_cast<int64_t>(last.job)).Int(last.attempt).Int(last.pod);
+  s.Int(static_cast<int64_t>(IntervalEnd::kContinued)).Int(from);
+  return s.Run();
+}
+
 Result<std::map<int64_t, Holder>> SqlStore::Holders() {
   Statement s(this, "SELECT id, user, team, project, pool, gpu_type FROM holders");
   std::map<int64_t, Holder> holders;

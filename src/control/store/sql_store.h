@@ -31,6 +31,7 @@ class SqlStore : public Store {
   Status PutMaintenance(const MaintenanceRow& window) override;
   Status DropMaintenance(const std::string& name) override;
   Status AddInterval(const Holder& holder, const IntervalRow& interval) override;
+  Status LoseEarlier(const IntervalRow& last, int64_t from) override;
   Status PutAccountingClock(const AccountingClock& clock) override;
   Status PutDay(const Holder& holder, const DayRow& day) override;
   Status DropJob(uint64_t id) override;

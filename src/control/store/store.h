@@ -283,6 +283,9 @@ class Store {
   // REQUIRES: there is none of this pod with this start. busy_us and metered_us are those since the pod began: what
   // earlier intervals of the pod have of them is taken off.
   virtual Status AddInterval(const Holder& holder, const IntervalRow& interval) = 0;
+  // Earlier intervals of the pod of `last` that it went on after, because the clock was set, end as that one does: what
+  // they have after `from` was lost.
+  virtual Status LoseEarlier(const IntervalRow& last, int64_t from) = 0;
   virtual Status PutAccountingClock(const AccountingClock& clock) = 0;
   // Sets what the holder had on this day.
   virtual Status PutDay(const Holder& holder, const DayRow& day) = 0;

@@ -404,6 +404,33 @@ PRAGMA user_version=2;
   EXPECT_EQ(*(*opened)->LastEpoch(), 9u);
 }
 
+TEST_P(StoreTest, WhatAPodHadBeforeTheClockWasSetCanBeLost) {
+  const Holder anna{"anna@h", "vision", "p", "local", "h100"};
+  IntervalRow row;
+  row.job = 1;
+  row.attempt = 1;
+  row.ended = IntervalEnd::kContinued;
+  ASSERT_TRUE(store_->Begin());
+  for (const int64_t start : {10, 30, 50}) {
+    row.start_us = start;
+    row.end_us = start + 10;
+    ASSERT_TRUE(store_->AddInterval(anna, row));
+  }
+  row.pod = 1;  // another one
+  ASSERT_TRUE(store_->AddInterval(anna, row));
+  row.pod = 0;
+  row.ended = IntervalEnd::kFailed;
+  ASSERT_TRUE(store_->LoseEarlier(row, 35));
+  ASSERT_TRUE(store_->Commit());
+  std::vector<std::pair<IntervalEnd, int64_t>> ends;
+  for (const auto& [holder, interval] : *store_->IntervalsOf(1)) ends.emplace_back(interval.ended, interval.lost_us);
+  using Ends = std::vector<std::pair<IntervalEnd, int64_t>>;
+  EXPECT_EQ(ends, (Ends{{IntervalEnd::kContinued, 0},
+                        {IntervalEnd::kFailed, 5},
+                        {IntervalEnd::kFailed, 10},
+                        {IntervalEnd::kContinued, 0}}));
+}
+
 TEST_P(StoreTest, IntervalsAreFoundByTheirTimeAndByTheirJob) {
   const Holder anna{"anna@h", "vision", "p", "local", "h100"}, bob{"bob@h", "speech", "", "local", ""};
   const auto add = [&](const Holder& holder, uint64_t job, int64_t start, int64_t end) {

@@ -26,6 +26,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -51,7 +52,10 @@ struct ApplyOptions {
   // The current deny rules: such paths are never written, removed, or moved along with a parent, even if they appeared
   // after the start. Null: none.
   std::function<std::shared_ptr<const DenyRules>()> rules;
-  std::vector<std::string> exposed;  // exempt from `rules`
+  std::vector<std::string> exposed;  // exempt from `rules` and `judge`
+  // kDenied: home does not serve this open file, whatever it is called (home/serve/private_files.h). No job may make it
+  // look like one that is served. Null: all may be served.
+  std::function<Status(int fd, const struct stat& st, std::string_view path)> judge = nullptr;
   // The series of a live view (live_policy.h): the last writer wins. `attempt` then is the view's number.
   bool live = false;
   // The job shown in notices and in names beside. Null: `job`. For a live view `job` is an internal number that no user

@@ -49,6 +49,19 @@ JobWrites ApplyContext::allowed() const {
   return rules ? rules->writes() : JobWrites::kPlain;
 }
 
+Status ApplyContext::CheckWithheld(const Place& place, const struct stat& st) const {
+  if (!options.judge || !S_ISREG(st.st_mode)) return {};
+  for (const std::string& exposed : options.exposed) {
+    if (AtOrBelow(place.path, exposed)) return {};
+  }
+  const UniqueFd fd(
+      ::openat(place.parent.get(), place.name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  struct stat now {};
+  if (fd && ::fstat(fd.get(), &now) == 0) return options.judge(fd.get(), now, place.path);
+  // What this user may not read himself is not served, and what it is nobody knows.
+  return errno == EACCES ? PrivateFile(place.path) : Status();
+}
+
 bool ApplyContext::MayBring(const struct stat& file, int directory) const {
   return vrun::home::MayBring(file, allowed(), paths.owners(), directory);
 }
@@ -103,6 +116,8 @@ UniqueFd ApplyContext::Hold(const Place& place, const struct stat& st) {
 Status ApplyContext::MoveAcross(const Place& from, const Place& to, uint64_t of, bool replace) {
   const std::string temporary = TemporaryName(of);
   const int parent = to.parent.get();
+  VRUN_ASSIGN(const auto moved, LstatAt(from.parent.get(), from.name));
+  if (moved) VRUN_TRY(CheckWithheld(from, *moved));
   VRUN_TRY(RemoveTree(NamePath(parent, temporary)));
   VRUN_TRY(CopyTree(from.parent.get(), from.name, parent, temporary));
   if (const int error = MoveName(parent, temporary, parent, to.name, replace); error != 0) {

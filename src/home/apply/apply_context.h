@@ -57,6 +57,9 @@ struct ApplyContext {
   // The name is (in the case of `name`: will be) that of `place`. A file that home has removed meanwhile is not an
   // error.
   Status FinishMeta(const Place& place, const std::string& name, const v1::Meta& meta, MetaFor use);
+  // kDenied: home withholds this file from jobs, which could make it look like another one: by its mode, by a part of
+  // its content, or by a copy of it.
+  Status CheckWithheld(const Place& place, const struct stat& st) const;
   // Before a file of home comes into another directory, by a link or a move: whether it may come as it is.
   bool MayBring(const struct stat& file, int directory) const;
   // After a move that brought `moved` to this path: it belongs to whom it may there. `replaced`: what was there.

@@ -20,6 +20,19 @@ namespace vrun::home {
 using v1::Meta;
 using v1::WriteBack;
 
+namespace {
+
+constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
+
+// A list of rights counts too: its mask is the mode of the group.
+bool OpensToOthers(const Meta& meta) {
+  return (meta.mode() & kOthers) != 0 ||
+         std::any_of(meta.xattrs().begin(), meta.xattrs().end(),
+                     [](const v1::Xattr& xattr) { return xattr.name().starts_with("system.posix_acl_"); });
+}
+
+}  // namespace
+
 Status Applier::MakeSymlink(const WriteBack& message) {
   const std::string& target = message.make_symlink().target();
   if (target.empty() || target.size() >= PATH_MAX || target.find('\0') != std::string::npos) {
@@ -119,6 +132,8 @@ Status Applier::LinkAs(const Place& source, const struct stat& source_st, const 
 
 Status Applier::CopyAs(const Place& source, const Place& place, const std::string& temporary) {
   const int parent = place.parent.get();
+  VRUN_ASSIGN(const auto copied, LstatAt(source.parent.get(), source.name));
+  if (copied) VRUN_TRY(context_->CheckWithheld(source, *copied));
   VRUN_TRY(RemoveTree(NamePath(parent, temporary)));
   VRUN_TRY(CopyTree(source.parent.get(), source.name, parent, temporary));
   context_->flush.TouchedMuch(parent);
@@ -189,6 +204,10 @@ Status Applier::SetMeta(const WriteBack& message) {
   if (!current) return {};
   VRUN_ASSIGN(const bool may, policy_->MaySetMeta(message, *place, *current));
   if (!may) return {};
+  // Keys are known by a mode that keeps others out.
+  if ((current->st_mode & kOthers) == 0 && OpensToOthers(meta) && !policy_->IsOwn(*current)) {
+    VRUN_TRY(context_->CheckWithheld(*place, *current));
+  }
   const UniqueFd held = ApplyContext::Hold(*place, *current);
   VRUN_TRY(context_->FinishMeta(*place, place->name, meta, MetaFor::kFinal));
   context_->flush.TouchedAttributes(place->parent.get(), place->name);

@@ -62,6 +62,9 @@ class ConflictPolicy {
                         const std::optional<struct stat>& source, Place to) = 0;
   virtual Result<bool> MaySetMeta(const v1::WriteBack& message, const Place& place, const struct stat& current) = 0;
 
+  // Whether the file has the job's content and nothing else.
+  virtual bool IsOwn(const struct stat& /*st*/) const { return false; }
+
   // --- what an operation did, so that the policy knows the job's own changes ---
 
   // `held`: ApplyContext::Hold before the operation. `before`: the file before it.

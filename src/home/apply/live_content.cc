@@ -65,6 +65,7 @@ Result<bool> LivePolicy::BeginPatch(const WriteBack& message, IncomingFile* file
   const int parent = place.parent.get();
   VRUN_ASSIGN(const auto current, LstatAt(parent, place.name));
   if (!current || !IsMeant(message, *current)) return false;
+  if (!IsOwn(*current)) VRUN_TRY(context_.CheckWithheld(place, *current));
   if (OpenInPlace(*file)) {
     patch_.emplace(Patch{.ctime_ns = ToNanos(current->st_ctim)});
     return ConflictPolicy::Begin(message, file);
@@ -93,6 +94,7 @@ Result<bool> LivePolicy::BeginAppend(const WriteBack& message, IncomingFile* fil
   const bool any = file->put.over() == v1::APPEND_ANY;
   VRUN_ASSIGN(const auto before, LstatAt(place.parent.get(), place.name));
   if (!before && !any) return false;
+  if (before && !IsOwn(*before)) VRUN_TRY(context_.CheckWithheld(place, *before));
   VRUN_ASSIGN(auto opened, Appender::Open(place, any ? std::optional<mode_t>(0600) : std::nullopt));
   if (!opened && any) return ErrnoError(EACCES, "append to " + Escape(place.path));
   if (!opened) return false;

@@ -45,6 +45,8 @@ class LivePolicy final : public ConflictPolicy {
                 const std::optional<struct stat>& source, Place to) override;
   Result<bool> MaySetMeta(const v1::WriteBack& message, const Place& place, const struct stat& current) override;
 
+  bool IsOwn(const struct stat& st) const override;
+
   void Made(const Place& place, uint64_t sequence) override { Done(place, sequence, nullptr); }
   void Linked(const Place& place, uint64_t sequence, const UniqueFd& /*held*/, const struct stat& before,
               bool copied) override {
@@ -99,7 +101,6 @@ class LivePolicy final : public ConflictPolicy {
 
   // --- the job's own changes ---
 
-  bool IsOwn(const struct stat& st) const;
   void NoteOwn(const struct stat& st, int64_t ctime_ns);
   // The operation put this file in place (`before` null), or changed only names and attributes. `copied`: it may be
   // another inode. Nothing is reported for a file that somebody else has written or replaced meanwhile: it is not the

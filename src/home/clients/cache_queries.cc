@@ -78,7 +78,7 @@ class CacheConversation : public std::enable_shared_from_this<CacheConversation>
                   Error(Code::kUnavailable, name + ": it cannot be reached from here: `vctl doctor` may tell why"));
     }
     auto stream = links_->OpenCache(
-        node->info.addresses(node->address++),
+        node->info.name(), node->info.addresses(node->address++),
         {.on_message = [this, node](v1::CacheEvent event) { Heard(node, std::move(event)); },
          .on_closed =
              [this, node](Error reason) {

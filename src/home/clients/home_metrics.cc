@@ -2,6 +2,7 @@
 #include "home/clients/home_metrics.h"
 
 #include "http/metrics_page.h"
+#include "telemetry/figures.h"
 
 namespace vrun::home {
 
@@ -25,6 +26,7 @@ std::string MetricsText(const HomeFigures& figures) {
     page.Only("vrun_home_certificate_end_timestamp_seconds", "gauge", "When the certificate ends, since 1970.",
               static_cast<double>(figures.certificate_ends_us) / 1e6);
   }
+  telemetry::AddFigures(&page);
   return page.Take();
 }
 

@@ -20,9 +20,9 @@ constexpr size_t kMaxQueued = 1u << 20;
 
 class KeptConversation : public std::enable_shared_from_this<KeptConversation> {
  public:
-  KeptConversation(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes, const TreeTable* trees,
+  KeptConversation(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes, const JobRoots* roots,
                    const RunFiles* files, const v1::Query::KeptWrites& query)
-      : loop_(loop), controller_(controller), links_(nodes), trees_(trees), files_(files), query_(query) {}
+      : loop_(loop), controller_(controller), links_(nodes), roots_(roots), files_(files), query_(query) {}
 
   // The connection owns us, we hold it weakly.
   void Start(const std::shared_ptr<ClientConnection>& client) {
@@ -123,9 +123,7 @@ class KeptConversation : public std::enable_shared_from_this<KeptConversation> {
     ApplyOptions options;
     options.root = query_.pull().to().empty() ? files_->root() : query_.pull().to();
     options.job = query_.job();
-    if (query_.pull().to().empty()) {
-      options.rules = [trees = trees_] { return trees->rules(); };
-    }
+    if (query_.pull().to().empty()) roots_->AddTo(&options, nullptr);
     if (whole()) {
       // An interrupted pull may be resumed, even if it has already stored a conflicting version beside home's file.
       options.attempt = result_.kept().attempt();
@@ -253,7 +251,7 @@ class KeptConversation : public std::enable_shared_from_this<KeptConversation> {
   EventLoop* const loop_;
   ControllerClient* const controller_;
   NodeLinks* const links_;
-  const TreeTable* const trees_;
+  const JobRoots* const roots_;
   const RunFiles* const files_;
   const v1::Query::KeptWrites query_;
   std::weak_ptr<ClientConnection> client_;
@@ -268,10 +266,10 @@ class KeptConversation : public std::enable_shared_from_this<KeptConversation> {
 
 }  // namespace
 
-void AnswerKeptQuery(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes, const TreeTable* trees,
+void AnswerKeptQuery(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes, const JobRoots* roots,
                      const RunFiles* files, const std::shared_ptr<ClientConnection>& client,
                      const v1::Query::KeptWrites& query) {
-  std::make_shared<KeptConversation>(loop, controller, nodes, trees, files, query)->Start(client);
+  std::make_shared<KeptConversation>(loop, controller, nodes, roots, files, query)->Start(client);
 }
 
 }  // namespace vrun::home

@@ -124,7 +124,7 @@ void KeptCall::Open() {
         Error(Code::kUnavailable, NameOf(node_) + ": it cannot be reached from here: `vctl doctor` may tell why"));
   }
   auto stream = nodes_->OpenKept(
-      node_.addresses(address_++),
+      node_.name(), node_.addresses(address_++),
       {.on_message = [this](v1::KeptEvent event) { Heard(std::move(event)); },
        .on_closed =
            [this](const Error& reason) {

@@ -25,12 +25,14 @@ constexpr int64_t kLeftMicros = 60'000'000;
 // Home may hear of a job a little after its node, which asks at once.
 constexpr int64_t kHeldMicros = 2'000'000;
 
+std::string KeyOf(const std::string& node, const std::string& address) { return node + "\n" + address; }
+
 }  // namespace
 
 // Filled by gRPC's threads.
 struct NodeLinks::Met {
   Mutex mutex;
-  std::map<std::string, std::string> names VRUN_GUARDED_BY(mutex);  // by address
+  std::map<std::string, std::string> names VRUN_GUARDED_BY(mutex);  // by KeyOf
 };
 
 // The content stream to one file system server, and who needs it.
@@ -82,7 +84,7 @@ class NodeLinks::ContentLink {
 
   void Open() {
     const std::string& address = addresses_[next_++ % addresses_.size()];
-    auto channel = links_->ChannelTo(address);
+    auto channel = links_->ChannelTo(node_, address);
     if (!channel) return Later(channel.error());
     core_ = std::make_unique<Core>();
     core_->loop = links_->loop_;
@@ -243,19 +245,21 @@ void NodeLinks::EndShutOut() {
   std::vector<std::string> gone;
   {
     MutexLock lock(met_->mutex);
-    for (const auto& [address, name] : met_->names) {
-      if (members.IsRevoked(role_, name)) gone.push_back(address);
+    for (const auto& [key, name] : met_->names) {
+      if (members.IsRevoked(role_, name)) gone.push_back(key);
     }
-    for (const std::string& address : gone) met_->names.erase(address);
+    for (const std::string& key : gone) met_->names.erase(key);
   }
-  for (const std::string& address : gone) {
-    LogWarning("{} at {} was shut out of the cluster: the connection ends", role_, Escape(address));
-    channels_.erase(address);
+  for (const std::string& key : gone) {
+    LogWarning("{} at {} was shut out of the cluster: the connection ends", role_,
+               Escape(key.substr(key.find('\n') + 1)));
+    channels_.erase(key);
   }
 }
 
-Result<rpc::Channel*> NodeLinks::ChannelTo(const std::string& address) {
-  auto it = channels_.find(address);
+Result<rpc::Channel*> NodeLinks::ChannelTo(const std::string& node, const std::string& address) {
+  const std::string key = KeyOf(node, address);
+  auto it = channels_.find(key);
   // A restarted node or file system server listens at the same address: do not give the caller a channel that still
   // reports the old failure.
   if (it != channels_.end() && it->second.channel->failing()) {
@@ -264,15 +268,16 @@ Result<rpc::Channel*> NodeLinks::ChannelTo(const std::string& address) {
   }
   if (it == channels_.end()) {
     DropIdleChannels();
-    auto admit = [met = met_, address, members = people::Members(credentials_.directory)](const rpc::Peer& peer) {
+    auto admit = [met = met_, key, node, members = people::Members(credentials_.directory)](const rpc::Peer& peer) {
+      if (!node.empty() && peer.role == "node" && peer.name != node) return false;
       if (members.IsRevoked(peer.role, peer.name)) return false;
       MutexLock lock(met->mutex);
-      met->names[address] = peer.name;
+      met->names[key] = peer.name;
       return true;
     };
     auto channel = rpc::Channel::Dial(address, credentials_, role_, std::move(admit));
     if (!channel) return channel.error().With(role_ + " at " + Escape(address));
-    it = channels_.emplace(address, Connection{std::move(*channel), 0}).first;
+    it = channels_.emplace(key, Connection{std::move(*channel), 0}).first;
   }
   it->second.used_us = MonotonicMicros();
   return it->second.channel.get();
@@ -286,7 +291,7 @@ void NodeLinks::DropIdleChannels() {
       it = content_links_.erase(it);
       continue;
     }
-    needed.insert(it->second->addresses().begin(), it->second->addresses().end());
+    for (const std::string& address : it->second->addresses()) needed.insert(KeyOf(it->second->node(), address));
     ++it;
   }
   int64_t now = MonotonicMicros();
@@ -298,31 +303,34 @@ void NodeLinks::DropIdleChannels() {
   std::erase_if(met_->names, [&](const auto& entry) { return !channels_.contains(entry.first); });
 }
 
-Result<std::unique_ptr<TaskStream>> NodeLinks::OpenTask(const std::string& address, TaskStream::Events events) {
-  VRUN_ASSIGN(rpc::Channel * channel, ChannelTo(address));
+Result<std::unique_ptr<TaskStream>> NodeLinks::OpenTask(const std::string& node, const std::string& address,
+                                                        TaskStream::Events events) {
+  VRUN_ASSIGN(rpc::Channel * channel, ChannelTo(node, address));
   return TaskStream::Open(loop_, channel, "/vrun.v1.Node/Task", std::move(events));
 }
 
-Result<std::unique_ptr<CacheStream>> NodeLinks::OpenCache(const std::string& address, CacheStream::Events events) {
-  VRUN_ASSIGN(rpc::Channel * channel, ChannelTo(address));
+Result<std::unique_ptr<CacheStream>> NodeLinks::OpenCache(const std::string& node, const std::string& address,
+                                                          CacheStream::Events events) {
+  VRUN_ASSIGN(rpc::Channel * channel, ChannelTo(node, address));
   return CacheStream::Open(loop_, channel, "/vrun.v1.Node/Cache", std::move(events));
 }
 
-Result<std::unique_ptr<KeptStream>> NodeLinks::OpenKept(const std::string& address, KeptStream::Events events) {
-  VRUN_ASSIGN(rpc::Channel * channel, ChannelTo(address));
+Result<std::unique_ptr<KeptStream>> NodeLinks::OpenKept(const std::string& node, const std::string& address,
+                                                        KeptStream::Events events) {
+  VRUN_ASSIGN(rpc::Channel * channel, ChannelTo(node, address));
   return KeptStream::Open(loop_, channel, "/vrun.v1.Node/Kept", std::move(events));
 }
 
 Result<std::unique_ptr<SnapshotStream>> NodeLinks::OpenSnapshots(const std::string& address,
                                                                  SnapshotStream::Events events) {
-  VRUN_ASSIGN(rpc::Channel * channel, ChannelTo(address));
+  VRUN_ASSIGN(rpc::Channel * channel, ChannelTo("", address));
   return SnapshotStream::Open(loop_, channel, "/vrun.v1.Snapshots/Ask", std::move(events));
 }
 
 std::unique_ptr<NodeLinks::ContentUse> NodeLinks::UseContent(const std::vector<std::string>& addresses,
                                                              ContentJob job) {
   if (addresses.empty()) return nullptr;
-  std::string key;
+  std::string key = job.placement.node() + "\n";
   for (const std::string& address : addresses) key += address + "\n";
   auto& link = content_links_[key];
   if (!link) link = std::make_unique<ContentLink>(this, addresses);

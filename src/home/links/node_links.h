@@ -42,14 +42,18 @@ class NodeLinks {
   // Connections to nodes that were shut out (people/members.h, beside the certificate) end, and no others are made.
   void EndShutOut();
 
-  // Opens /vrun.v1.Node/Task to one address of a node.
-  Result<std::unique_ptr<TaskStream>> OpenTask(const std::string& address, TaskStream::Events events);
+  // Opens /vrun.v1.Node/Task to one address of `node`. Whoever answers there with another node's certificate is
+  // refused.
+  Result<std::unique_ptr<TaskStream>> OpenTask(const std::string& node, const std::string& address,
+                                               TaskStream::Events events);
 
   // The same for /vrun.v1.Node/Cache.
-  Result<std::unique_ptr<CacheStream>> OpenCache(const std::string& address, CacheStream::Events events);
+  Result<std::unique_ptr<CacheStream>> OpenCache(const std::string& node, const std::string& address,
+                                                 CacheStream::Events events);
 
   // The same for /vrun.v1.Node/Kept.
-  Result<std::unique_ptr<KeptStream>> OpenKept(const std::string& address, KeptStream::Events events);
+  Result<std::unique_ptr<KeptStream>> OpenKept(const std::string& node, const std::string& address,
+                                               KeptStream::Events events);
 
   // The same for /vrun.v1.Snapshots/Ask: to the snapshot store, not to a node.
   Result<std::unique_ptr<SnapshotStream>> OpenSnapshots(const std::string& address, SnapshotStream::Events events);
@@ -85,7 +89,8 @@ class NodeLinks {
  private:
   class ContentLink;
   class Use;
-  Result<rpc::Channel*> ChannelTo(const std::string& address);
+  // `node`: whose certificate the other side must have; "": any of the role.
+  Result<rpc::Channel*> ChannelTo(const std::string& node, const std::string& address);
   void DropIdleChannels();
 
   EventLoop* const loop_;
@@ -97,10 +102,10 @@ class NodeLinks {
     std::unique_ptr<rpc::Channel> channel;
     int64_t used_us = 0;
   };
-  std::map<std::string, Connection> channels_;
+  std::map<std::string, Connection> channels_;  // by KeyOf(node, address)
   struct Met;
   const std::shared_ptr<Met> met_;  // the names in the certificates of the other sides
-  std::map<std::string, std::unique_ptr<ContentLink>> content_links_;  // by the joined addresses
+  std::map<std::string, std::unique_ptr<ContentLink>> content_links_;  // by the node and the joined addresses
 };
 
 }  // namespace vrun::home

@@ -157,7 +157,8 @@ class NodeLinksTest : public ContentTest {
     request.mutable_begin_writes()->set_view(view);
     node_->Send(request);
   }
-  void SendWrite(uint64_t operation, const std::string& path, const std::string& content) {
+  void SendWrite(uint64_t operation, const std::string& path, const std::string& content, ForgedNode* by = nullptr) {
+    if (by == nullptr) by = node_.get();
     v1::ContentRequest request;
     request.mutable_write()->set_view(kView);
     request.mutable_write()->set_begin(node_->begin());
@@ -169,11 +170,11 @@ class NodeLinksTest : public ContentTest {
     put->mutable_meta()->set_mode(S_IFREG | 0644);
     put->mutable_meta()->set_uid(::geteuid());
     put->mutable_meta()->set_gid(::getegid());
-    node_->Send(request);
+    by->Send(request);
     write->set_sequence((operation << 24) + 1);
     write->mutable_file_data()->set_data(content);
     write->mutable_file_data()->set_last(true);
-    node_->Send(request);
+    by->Send(request);
   }
   std::string Text(const std::string& name) { return ReadFile(root_ / name).value_or("(none)"); }
 
@@ -339,11 +340,35 @@ TEST_F(NodeLinksTest, ANodeTakesNoViewOfAnother) {
   other.Send(request);
   ASSERT_TRUE(Until([&] { return !other.Answers(request.id()).empty(); }));
   EXPECT_EQ(ErrorOf(other.Answers(request.id())), Code::kDenied);
+  // Nor does it write into the view without having begun it, even if it knows its series.
+  SendWrite(1, "/evil", "evil\n", &other);
   SendWrite(1, "/f", "the first node's\n");
   EXPECT_TRUE(Until([&] { return node_->acknowledged() >= (1 << 24) + 1; }));
   EXPECT_EQ(Text("f"), "the first node's\n");
+  EXPECT_EQ(Text("evil"), "(none)");
+  // Nor does it begin more views than home has threads for.
+  for (uint64_t view = 1; view <= 600; ++view) {
+    request.set_id(++next_id_);
+    request.mutable_begin_writes()->set_view(1'000'000 + view);
+    other.Send(request);
+    if (view % 50 == 0) Settle();
+  }
+  ASSERT_TRUE(Until([&] { return !other.Answers(next_id_).empty(); }));
+  EXPECT_EQ(ErrorOf(other.Answers(next_id_)), Code::kExhausted);
   use.reset();
   second.reset();
+  links_.reset();  // before `other`
+}
+
+TEST_F(NodeLinksTest, ANodeAtTheAddressOfAnotherGetsNothing) {
+  Begin();
+  ForgedNode other(authority_.Make("node", "n2"));
+  auto use = links_->UseContent({other.address()}, Job(/*live=*/true, {}, "n1"));
+  EXPECT_FALSE(Until([&] { return !other.Answers(0).empty(); }, 2));
+  auto right = Use(Job(/*live=*/true));
+  EXPECT_TRUE(other.Answers(0).empty());
+  use.reset();
+  right.reset();
   links_.reset();  // before `other`
 }
 

@@ -7,6 +7,7 @@ namespace vrun::home {
 
 void JobRoots::AddTo(ApplyOptions* options, const tree::TreePtr& tree) const {
   options->rules = [table = table_] { return table->rules(); };
+  options->judge = judge_;
   options->grew = [frozen = frozen_](const struct stat& before, const struct stat& after) {
     frozen->Grew(before, after);
   };

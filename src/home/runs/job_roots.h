@@ -24,9 +24,12 @@ class ContentFiles;
 class JobRoots {
  public:
   using Done = std::function<void(Result<tree::TreePtr>)>;
-  // None is owned; all outlive it. `files`: the root's files, and old content where that is kept.
-  JobRoots(RootTree* tree, TreeTable* table, FrozenRoots* frozen, const ContentFiles* files, TreeBoard* board)
-      : tree_(tree), table_(table), frozen_(frozen), files_(files), board_(board) {}
+  using Judge = decltype(ApplyOptions::judge);
+  // None is owned; all outlive it. `files`: the root's files, and old content where that is kept. `judge`: what home
+  // does not serve.
+  JobRoots(RootTree* tree, TreeTable* table, FrozenRoots* frozen, const ContentFiles* files, TreeBoard* board,
+           Judge judge = nullptr)
+      : tree_(tree), table_(table), frozen_(frozen), files_(files), board_(board), judge_(std::move(judge)) {}
 
   FrozenRoots& frozen() const { return *frozen_; }
   std::shared_ptr<const DenyRules> rules() const { return table_->rules(); }
@@ -63,6 +66,7 @@ class JobRoots {
   FrozenRoots* const frozen_;
   const ContentFiles* const files_;
   TreeBoard* const board_;
+  const Judge judge_;
   mutable uint64_t told_serial_ = 0;
 };
 

@@ -32,17 +32,18 @@ class Withheld::Release {
  private:
   void Open(uint64_t job, const v1::Placement& placement, size_t i) {
     if (placement.addresses_size() == 0) return Closed();
-    auto task = all_->nodes_->OpenTask(placement.addresses(0), {.on_message =
-                                                                    [this, job, i](v1::TaskDown message) {
-                                                                      if (!message.has_exited()) return;
-                                                                      v1::TaskUp up;
-                                                                      up.mutable_release();
-                                                                      tasks_[i]->Send(up);
-                                                                      tasks_[i]->Finish();
-                                                                      all_->files_->ForgetWithheld(job);
-                                                                      LogInfo("job {}: its writes are given up", job);
-                                                                    },
-                                                                .on_closed = [this](Error) { Closed(); }});
+    auto task = all_->nodes_->OpenTask(placement.node(), placement.addresses(0),
+                                       {.on_message =
+                                            [this, job, i](v1::TaskDown message) {
+                                              if (!message.has_exited()) return;
+                                              v1::TaskUp up;
+                                              up.mutable_release();
+                                              tasks_[i]->Send(up);
+                                              tasks_[i]->Finish();
+                                              all_->files_->ForgetWithheld(job);
+                                              LogInfo("job {}: its writes are given up", job);
+                                            },
+                                        .on_closed = [this](Error) { Closed(); }});
     if (!task) return Closed();
     tasks_[i] = std::move(*task);
     v1::TaskUp up;

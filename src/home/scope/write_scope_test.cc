@@ -28,6 +28,13 @@ class Scope : public Apply {
     options.rules = [rules = DenyList({.root = Path(""), .writes = writes}).Current()] { return rules; };
     options.notice = [this](const std::string& text) { notices_.push_back(text); };
     options.journal = top_ + "/journal.scope";
+    options.judge = [](int fd, const struct stat& st, std::string_view path) -> Status {
+      std::string text(4096, '\0');
+      const ssize_t n = ::pread(fd, text.data(), text.size(), 0);
+      text.resize(n > 0 ? static_cast<size_t>(n) : 0);
+      if ((st.st_mode & 077) != 0 || text.find("PRIVATE KEY") == std::string::npos) return {};
+      return PrivateFile(path);
+    };
     applier_ = Applier::Open(std::move(options)).value();
   }
   void Mode(const std::string& path, mode_t mode) { ASSERT_EQ(::chmod(Path(path).c_str(), mode), 0); }
@@ -443,6 +450,81 @@ TEST_F(OwnersOfFiles, EveryOperationIsChecked) {
     }
   }
   EXPECT_EQ(rows.size(), operations.size());
+}
+
+// A key is known by its mode and its beginning, and other private files by their inode. None of it can be taken from
+// them by a job, so that home would serve them.
+TEST_F(Scope, NothingThatIsWithheldIsMadeToLookOtherwise) {
+  const std::string key = "-----BEGIN PRIVATE KEY-----\nSECRET\n";
+  for (const bool live : {true, false}) {
+    With(JobWrites::kPlain, live);
+    Write("/key", key);
+    Mode("/key", 0600);
+    Write("/own", key);
+    Mode("/own", 0600);
+    // The job reads nothing of it, and changes what does no harm.
+    EXPECT_OK(Do(SetMode("/key", 0400)));
+    EXPECT_EQ(ModeOf("/key"), 0400u);
+    std::vector<std::pair<std::string, std::vector<WriteBack>>> attempts;
+    attempts.emplace_back("mode", std::vector<WriteBack>{SetMode("/key", 0644)});
+    WriteBack list = SetMode("/key", 0600);
+    v1::Xattr* xattr = list.mutable_set_meta()->mutable_meta()->add_xattrs();
+    xattr->set_name("system.posix_acl_access");
+    attempts.emplace_back("list of rights", std::vector<WriteBack>{list});
+    if (live) {
+      auto append = Put("/key", std::string(100'000, 'x'), Base("/key"));
+      append[0].mutable_put_file()->set_over(v1::APPEND);
+      append[0].mutable_put_file()->set_size(key.size() + 100'000);
+      append[1].mutable_file_data()->set_offset(key.size());
+      attempts.emplace_back("append", append);
+      auto patch = Put("/key", std::string(28, 'x'), Base("/key"));
+      patch[0].mutable_put_file()->set_over(v1::PATCH);
+      patch[0].mutable_put_file()->set_size(key.size());
+      attempts.emplace_back("patch", patch);
+    }
+    for (const auto& [name, messages] : attempts) {
+      const Status refused = Do(messages);
+      ASSERT_FALSE(refused) << name << ", live " << live;
+      EXPECT_EQ(refused.error().code(), Code::kDenied) << name << ": " << refused.error().message();
+      EXPECT_EQ(Read("/key"), key) << name;
+      EXPECT_EQ(ModeOf("/key") & 077, 0u) << name;
+    }
+    // What the job has made itself, or is no secret, it may open.
+    if (live) {
+      EXPECT_OK(Do(Put("/made", key)));
+      EXPECT_OK(Do(SetMode("/made", 0600)));
+      EXPECT_OK(Do(SetMode("/made", 0644)));
+      EXPECT_EQ(ModeOf("/made"), 0644u);
+    }
+    Write("/notes", "fine");
+    Mode("/notes", 0600);
+    EXPECT_OK(Do(SetMode("/notes", 0644)));
+    EXPECT_EQ(ModeOf("/notes"), 0644u);
+    // It may be replaced, removed and renamed: that shows nothing.
+    EXPECT_OK(Do({Rename("/key", "/renamed", Base("/key"))}));
+    EXPECT_EQ(Read("/renamed"), key);
+    EXPECT_OK(Do({Remove("/renamed", Base("/renamed"))}));
+  }
+}
+
+// A copy on another file system has another inode, by which nobody knows it.
+TEST_F(Scope, NothingThatIsWithheldIsCopied) {
+  if (!PrivateMounts()) GTEST_SKIP() << "needs root to mount";
+  ASSERT_EQ(::mkdir(Path("/other").c_str(), 0755), 0);
+  ASSERT_EQ(::mount("tmpfs", Path("/other").c_str(), "tmpfs", 0, nullptr), 0);
+  mounts_.push_back(Path("/other"));
+  for (const bool live : {true, false}) {
+    With(JobWrites::kPlain, live);
+    Write("/key", "-----BEGIN PRIVATE KEY-----\nSECRET\n");
+    Mode("/key", 0600);
+    WriteBack link = Message("/other/f");
+    link.mutable_make_hard_link()->set_existing("/key");
+    for (const WriteBack& attempt : {Rename("/key", "/other/f", Base("/key")), link}) {
+      EXPECT_FALSE(Do({attempt})) << live;
+      EXPECT_TRUE(List("/other").empty()) << live;
+    }
+    EXPECT_NE(Read("/key"), "(none)");
+  }
 }
 
 }  // namespace

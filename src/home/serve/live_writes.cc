@@ -34,6 +34,7 @@ constexpr int64_t kFullMicros = 5'000'000;    // between retries while home is f
 constexpr size_t kLately = 16384;             // more operations than a window has
 constexpr uint64_t kMostTold = 10;            // consecutive failures that are reported
 constexpr size_t kToldLately = 64;            // lines, for new listeners
+constexpr int64_t kMostViews = 500;           // of one node: each has a thread, and a node has one at a time
 constexpr size_t kRefusedLately = 256;        // more exclusive operations than can be under way
 
 // Errors that go away when somebody frees space.
@@ -63,6 +64,7 @@ class LiveWrites::View {
     apply_.live = true;
     apply_.shown_job = [this] { return ShownJob(); };
     apply_.rules = options.rules;
+    apply_.judge = options.judge;
     apply_.notice = [this](const std::string& text) { Tell(text); };
     if (!options.journals.empty() && MakeDirs(options.journals, 0700)) {
       apply_.journal = options.journals + "/live-" + std::to_string(id);
@@ -92,6 +94,10 @@ class LiveWrites::View {
     if (node_.empty()) node_ = node;
     if (node.empty() || node == node_) return {};
     return Error(Code::kDenied, "this live view is that of node " + Escape(node_));
+  }
+  bool BelongsTo(const std::string& node) const {
+    MutexLock lock(mutex_);
+    return node_ == node;
   }
   void Rest(bool rests) {
     MutexLock lock(mutex_);
@@ -526,7 +532,17 @@ std::shared_ptr<LiveWrites::View> LiveWrites::Make(uint64_t view) {
   return made;
 }
 
-Status LiveWrites::Bind(uint64_t view, const std::string& node) { return Make(view)->Bind(node); }
+Status LiveWrites::Bind(uint64_t view, const std::string& node) {
+  {
+    MutexLock lock(mutex_);
+    const auto of_node = [&](const auto& entry) { return entry.second->BelongsTo(node); };
+    if (!node.empty() && !views_.contains(view) && std::count_if(views_.begin(), views_.end(), of_node) >= kMostViews) {
+      return Error(Code::kExhausted, "node " + Escape(node) + " has begun " + std::to_string(kMostViews) +
+                                         " live views here, which is the limit: restart home");
+    }
+  }
+  return Make(view)->Bind(node);
+}
 
 void LiveWrites::Rest(uint64_t view, bool rests) {
   if (const auto found = Find(view)) found->Rest(rests);

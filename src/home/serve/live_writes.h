@@ -35,6 +35,7 @@ class LiveWrites {
     std::string journals;  // directory with one file per view; "": journals do not survive this process
     std::function<std::shared_ptr<const DenyRules>()> rules;  // see ApplyOptions
     std::function<Status(ApplyFlush*)> flush = nullptr;       // for tests: replaces ApplyFlush::Flush
+    std::function<Status(int fd, const struct stat& st, std::string_view path)> judge = nullptr;  // see ApplyOptions
   };
   using Send = std::function<void(const v1::LiveAck&)>;
 
@@ -43,7 +44,7 @@ class LiveWrites {
   ~LiveWrites();
 
   // kDenied: the view belongs to another node. A view belongs to the node that was first named, as long as it and this
-  // process live. "": not known.
+  // process live. "": not known. kExhausted: the node has begun too many.
   Status Bind(uint64_t view, const std::string& node);
   // While a view rests no write is applied: there is no job in it, and home has what the last one wrote. What comes
   // waits for the next job. The view must be known.

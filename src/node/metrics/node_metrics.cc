@@ -2,6 +2,7 @@
 #include "node/metrics/node_metrics.h"
 
 #include "http/metrics_page.h"
+#include "telemetry/figures.h"
 
 namespace vrun::node {
 namespace {
@@ -82,6 +83,7 @@ std::string MetricsText(const NodeFigures& figures) {
             static_cast<double>(figures.unsent_ends));
   Cache(figures.cache, &page);
   Gpus(figures, &page);
+  telemetry::AddFigures(&page);
   return page.Take();
 }
 

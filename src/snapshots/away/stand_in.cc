@@ -33,7 +33,7 @@ class StandIn::Guest {
   void Open() {
     if (placement_.addresses_size() == 0) return;
     const int which = next_++ % placement_.addresses_size();
-    auto task = root_.nodes->OpenTask(placement_.addresses(which),
+    auto task = root_.nodes->OpenTask(placement_.node(), placement_.addresses(which),
                                       {.on_message = [this](v1::TaskDown message) { Heard(message); },
                                        .on_closed = [this](const Error& reason) { Closed(reason); }});
     if (!task) return Later();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who used what, and what it cost. A controller without accounts answers 404: then nothing here is shown.
-import { count, duration, few, percent, plain, time } from "../format";
+import { count, duration, few, now, percent, plain, time } from "../format";
 import { useData } from "../live";
 import { go, link, type Route } from "../route";
 import { Card, JobLink, Meter, Stat, Table, Waiting, useTitle } from "../ui";
@@ -17,9 +17,9 @@ const PERIODS: Record<string, [string, () => [Date, Date | null]]> = {
   week: ["7 days", () => [new Date(hour() - 7 * 86400e3), null]], day: ["24 hours", () => [new Date(hour() - 86400e3), null]],
 };
 // The same address for a while, so that a page that is shown is not read anew all the time.
-const hour = () => Math.floor(Date.now() / 3600e3) * 3600e3;
+const hour = () => Math.floor(now() / 3600e6) * 3600e3;
 function month(offset: number): Date {
-  const today = new Date();
+  const today = new Date(now() / 1000);
   return new Date(Date.UTC(today.getUTCFullYear(), today.getUTCMonth() + offset, 1));
 }
 export const hours = (ms: number) => few(ms / 3600e3);

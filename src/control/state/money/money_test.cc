@@ -299,6 +299,33 @@ TEST_F(MoneyTest, TheAccountingGoesOnOverARestartOfTheHostWithAWrongClock) {
   EXPECT_NEAR(static_cast<double>(Sums("").total().gpu_ms()), static_cast<double>(Millis(3)), 2000);
 }
 
+TEST_F(MoneyTest, WhatRanBeforeTheClockWasSetIsLostToo) {
+  Register(SimpleNode("n1", 8, 4));
+  const auto failed = Running("failed", 1), saved = Running("saved", 1), fine = Running("fine", 1);
+  clock_.AdvanceSeconds(kHour);
+  v1::JobWord word;
+  word.set_job(saved.job());
+  word.set_attempt(1);
+  word.set_saved(true);
+  word.set_at_us(clock_.Wall());
+  EXPECT_TRUE(Transaction([&] { return state_->Saved(saved.placement().node(), word); }));
+  clock_.AdvanceSeconds(kHour);
+  clock_.StepWall(kHour * 1'000'000);
+  for (const int seconds : {6, 61}) {
+    clock_.AdvanceSeconds(seconds);
+    Look();
+  }
+  clock_.AdvanceSeconds(kHour);
+  Ends(failed, 1);
+  Ends(saved, 1);
+  Ends(fine, 0);
+  EXPECT_EQ(store_->IntervalsOf(failed.job())->size(), 2u) << "the step cuts it";
+  EXPECT_EQ(InfoOf(failed.job()).cost().lost_gpu_ms(), InfoOf(failed.job()).cost().gpu_ms());
+  EXPECT_NEAR(static_cast<double>(InfoOf(saved.job()).cost().lost_gpu_ms()), static_cast<double>(Millis(2)), 70'000);
+  EXPECT_EQ(InfoOf(fine.job()).cost().lost_gpu_ms(), 0);
+  EXPECT_NEAR(static_cast<double>(Sums("").total().failed_gpu_ms()), static_cast<double>(Millis(5)), 140'000);
+}
+
 TEST_F(MoneyTest, AHundredThousandJobsAreSummedUpAtOnce) {
   ASSERT_TRUE(store_->Begin());
   const int64_t now = clock_.Wall();
@@ -342,7 +369,8 @@ TEST_F(MoneyTest, WrongQuestionsAndConfigurationsSayWhatToWrite) {
                           "[money]\ncurrency = \"EUR\"\n[[money.price]]\ngpu_hour = { h100 = -1 }\n",
                           "[money]\ncurrency = \"EUR\"\n[[money.price]]\nfrom = 2026-01-01\n", "[money]\nprices = 1\n",
                           "[team.a]\nmonth = { stop_percent = 100 }\n", "[team.a]\nmonth = { gpu_hours = 0 }\n",
-                          "[team.a]\nmonth = { gpu_hours = 1, soft = 2 }\n"}) {
+                          "[team.a]\nmonth = { gpu_hours = 1, soft = 2 }\n",
+                          "[money]\ncurrency = \"EUR\"\n[team.a]\nmonth = { money = 1 }\n"}) {
     EXPECT_FALSE(ParseSchedulerConfig(bad, "f")) << bad;
   }
   EXPECT_TRUE(

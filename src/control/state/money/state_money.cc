@@ -236,6 +236,8 @@ Status State::CloseInterval(JobRow& job, PodRow& pod, IntervalEnd ended, int64_t
   row.lost_us = std::clamp<int64_t>(lost, 0, row.end_us - row.start_us);
   const Holder holder = HolderOf(job, pod);
   VRUN_TRY(store_->AddInterval(holder, row));
+  // Also of what it had before the clock was set.
+  if (lost > row.end_us - row.start_us) VRUN_TRY(store_->LoseEarlier(row, std::max<int64_t>(row.end_us - lost, 0)));
   if (month_from_ != 0) {
     AddPart(row, settings_.scheduler.prices.StepsOf(holder.pool, holder.gpu_type), month_from_, NextMonth(month_from_),
             &month_[holder.team]);

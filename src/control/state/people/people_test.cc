@@ -74,6 +74,35 @@ TEST_F(PeopleTest, OthersJobsAreThereAndNothingOfThemIsTold) {
   EXPECT_EQ(Seen(p.job(), kAmy).argv_size(), 1);
 }
 
+// Whoever tries names in a filter would learn those that are hidden, by what comes back or by a further page.
+TEST_F(PeopleTest, NoFilterFindsWhatIsHidden) {
+  Register(SimpleNode("n1", 4, 4));
+  Configure("visibility = \"team\"\n");
+  for (int i = 0; i < 3; ++i) Submit(SimpleJob("secret plan", 1, 1));
+  for (const bool all : {false, true}) {
+    for (int field = 0; field < 4; ++field) {
+      v1::ListRequest request;
+      request.set_all(all);
+      request.set_limit(1);
+      if (field == 0) request.set_name("true");
+      if (field == 1) request.set_user("anna@h");
+      if (field == 2) request.set_team("vision");
+      if (field == 3) request.set_node("n1");
+      const auto his = List(*state_, kBob, request);
+      EXPECT_EQ(his->jobs_size(), 0) << all << field;
+      EXPECT_EQ(his->next(), 0u) << all << field;
+      EXPECT_EQ(List(*state_, kAmy, request)->jobs_size(), 1) << all << field;
+    }
+    v1::ListRequest request;
+    request.set_all(all);
+    request.set_limit(1);
+    EXPECT_EQ(List(*state_, kBob, request)->jobs_size(), 1) << all;
+  }
+  EXPECT_FALSE(state_->ShowsTeam(kBob.name, "vision"));
+  EXPECT_TRUE(state_->ShowsTeam(kAmy.name, "vision"));
+  EXPECT_TRUE(state_->ShowsTeam(kRoot.name, "vision"));
+}
+
 TEST_F(PeopleTest, AnElementOfAnArrayIsAsItsArray) {
   Configure("visibility = \"own\"\n");
   v1::SubmitRequest request = SimpleJob("r");

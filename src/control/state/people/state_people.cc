@@ -52,6 +52,12 @@ bool State::Shows(const std::string& viewer, const std::string& owner, const std
          RoleOf(viewer) >= Role::kOperator || settings_.scheduler.Leads(viewer, team);
 }
 
+bool State::ShowsTeam(const std::string& viewer, const std::string& team) const {
+  const SchedulerConfig& config = settings_.scheduler;
+  return config.visibility == Visibility::kAll || viewer.empty() || RoleOf(viewer) >= Role::kOperator ||
+         config.InTeam(viewer, team);
+}
+
 bool State::ShowsCommand(const std::string& viewer, const JobRow& job) const {
   if (viewer == job.user) return true;
   const Visibility policy = settings_.scheduler.commands;

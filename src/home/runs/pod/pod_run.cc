@@ -248,9 +248,9 @@ void PodRun::Connect() {
   const size_t next = attempt_->next_address++ % static_cast<size_t>(placement_.addresses_size());
   const std::string& address = placement_.addresses(static_cast<int>(next));
   LogDebug("job {}: to node {} at {}", plan_.job, Escape(node()), Escape(address));
-  auto task =
-      nodes_->OpenTask(address, {.on_message = [this](v1::TaskDown message) { OnTaskMessage(std::move(message)); },
-                                 .on_closed = [this](Error reason) { OnTaskClosed(reason); }});
+  auto task = nodes_->OpenTask(node(), address,
+                               {.on_message = [this](v1::TaskDown message) { OnTaskMessage(std::move(message)); },
+                                .on_closed = [this](Error reason) { OnTaskClosed(reason); }});
   if (!task) {
     attempt_->last_error = task.error().message();
     return Retry();

@@ -9,6 +9,11 @@ Status LiveStreams::Begin(const v1::ContentRequest& request) {
   if (writes_ == nullptr) return Error(Code::kUnsupported, "this server does not accept writes");
   const uint64_t view = request.begin_writes().view();
   VRUN_TRY(writes_->Bind(view, node_));
+  {
+    // The node may write as soon as Join has told it so.
+    MutexLock lock(mutex_);
+    joined_.try_emplace(view, 0);
+  }
   const uint64_t joined =
       writes_->Join(view, [weak = stream_->weak_from_this(), id = request.id()](const v1::LiveAck& ack) {
         const auto stream = weak.lock();
@@ -28,7 +33,13 @@ Status LiveStreams::Begin(const v1::ContentRequest& request) {
 }
 
 void LiveStreams::Write(v1::ContentRequest::LiveWrite* write) {
-  if (writes_ != nullptr) writes_->Write(write->view(), write->begin(), std::move(*write->mutable_write()));
+  if (writes_ == nullptr) return;
+  {
+    // Only into views that were bound to this stream's node.
+    MutexLock lock(mutex_);
+    if (!joined_.contains(write->view())) return;
+  }
+  writes_->Write(write->view(), write->begin(), std::move(*write->mutable_write()));
 }
 
 void LiveStreams::SetTakes(bool takes) {
