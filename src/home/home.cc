@@ -281,7 +281,11 @@ class Home {
                .deny = DenyOptions(root, places, config),
                .cookie_directory = places.state_dir + "/watch",
                .mappings = std::move(mappings),
-               .on_rules = [this](const DenyRules& rules, bool first) { private_files_.Remember(rules, !first); },
+               .on_rules =
+                   [this](const DenyRules& rules, bool first) {
+                     private_files_.Remember(rules, !first);
+                     content_.hidden().Set(rules.Missable(HiddenNames::kMost));
+                   },
                .pause = ScanPause()},
               &trees_),
         follower_(loop, &tree_, &content_.tree_board()),

@@ -236,6 +236,38 @@ def test_a_credential_that_was_renamed_is_not_served(cluster, here, view):
 
 
 @pytest.mark.parametrize("view", ["live", "frozen"])
+def test_a_private_file_that_a_program_asks_for_is_named(cluster, view):
+    """Not as an argument, which vrun sees at home: as a program does that has its own idea of where a file is."""
+    home = cluster.root / "root"
+    secret = home / ".netrc"
+    secret.unlink(missing_ok=True)
+
+    def run(script):
+        r = cluster.vrun(f"--view={view}", "--", "sh", "-c", f"cd /root; {script}; sleep 0.3", check=True)   # the line comes by itself
+        assert "SECRET" not in r.stdout
+        return [line for line in r.stderr.splitlines() if "withheld from the job" in line]
+    asks = "cat .netrc .pgpass 2>/dev/null"
+    assert run(asks) == []   # there is none
+    secret.write_text("machine x login y password SECRET\n")
+    secret.chmod(0o600)
+    for _ in range(2):
+        told = run(asks)
+        assert len(told) == 1 and "withheld from the job: /root/.netrc: " in told[0] and "--expose /root/.netrc" in told[0], told
+    assert run("ls -lA . .ssh; find . -maxdepth 2") == []
+    r = cluster.vrun("--view=frozen", "--expose", "/root/.netrc", "--", "sh", "-c", "cd /root; cat .netrc; sleep 0.3")
+    assert "SECRET" in r.stdout and "withheld" not in r.stderr
+    r = cluster.vrun(f"--view={view}", "--", "sh", "-c", "cat $0; sleep 0.3", "/root/.netrc")   # once
+    assert "it is private and not served to jobs" in r.stderr and "withheld" not in r.stderr, r.stderr
+    assert run("test -e .ssh/id_rsa") == []
+    (home / ".ssh").mkdir(exist_ok=True)
+    (home / ".ssh/id_rsa").write_text("SECRET")
+    assert len(run("test -e .ssh/id_rsa")) == 1
+    (home / ".ssh/id_rsa").unlink()
+    secret.unlink()
+    assert run(asks) == []
+
+
+@pytest.mark.parametrize("view", ["live", "frozen"])
 def test_a_job_cannot_make_a_key_look_otherwise(cluster, here, view):
     """Home knows keys by their mode, size and beginning, and a job of the same user may write there."""
     key = "-----BEGIN OPENSSH PRIVATE KEY-----\nSECRET\n"

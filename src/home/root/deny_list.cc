@@ -2,6 +2,7 @@
 #include "home/root/deny_list.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -50,6 +51,10 @@ constexpr std::string_view kSystem[] = {"/etc/shadow",       "/etc/shadow-",
                                         "/etc/vrun",         "/var/lib/kubelet",
                                         "/var/lib/tailscale"};
 constexpr std::string_view kSsh = "/etc/ssh";
+
+// What ssh asks for by default.
+constexpr std::string_view kSshKeys[] = {"id_rsa",        "id_ecdsa", "id_ecdsa_sk", "id_ed25519",
+                                         "id_ed25519_sk", "id_xmss",  "id_dsa"};
 
 bool HostKeyName(std::string_view name) { return name.starts_with("ssh_host_") && name.ends_with("_key"); }
 
@@ -307,6 +312,29 @@ std::vector<std::string> DenyRules::Hidden(const std::vector<std::string>& expos
   return hidden;
 }
 
+std::vector<std::string> DenyRules::Missable(size_t most) const {
+  const auto in = [](const std::vector<std::string>& places, const std::string& path) {
+    return std::any_of(places.begin(), places.end(), [&](const std::string& p) { return IsBelow(path, p); });
+  };
+  std::vector<std::string> names;
+  const auto add = [&](const std::string& path) {
+    const bool others = (in(homes_, path) || in(home_parents_, path)) && !in(own_homes_, path);
+    if (names.size() < most && !others && !in(own_, path)) names.push_back(path);
+  };
+  for (const std::string& home : own_homes_) {
+    for (const std::string_view key : kSshKeys) {
+      const std::string path = JoinPath(JoinPath(home, ".ssh"), key);
+      if (std::find(hidden_.begin(), hidden_.end(), path) == hidden_.end()) add(path);
+    }
+  }
+  for (const std::string& path : hidden_) add(path);
+  return names;
+}
+
+bool DenyRules::Misses(const std::string& path) const {
+  return Denies(path) && ::faccessat(AT_FDCWD, OnHost(root_, path).c_str(), R_OK, AT_EACCESS) == 0;
+}
+
 std::vector<FileId> DenyRules::Linked() const {
   std::vector<FileId> linked;
   ForEachIn(root_, hidden_, /*directories=*/true, [&](const std::string&, const struct stat& st) {
@@ -358,6 +386,8 @@ std::shared_ptr<const DenyRules> DenyList::Current() const {
     if (home != "/") AddUnique(&rules->homes_, home);
   }
   std::vector<std::string> homes = rules->homes_;
+  rules->own_homes_ = homes;
+  const size_t own_count = homes.size();
   for (const std::string& parent : options_.home_parents) {
     for (const std::string& name : ListNames(OnHost(root, parent))) AddUnique(&homes, JoinPath(parent, name));
   }
@@ -370,6 +400,7 @@ std::shared_ptr<const DenyRules> DenyList::Current() const {
       if (other.empty() || other == "/" || other == homes[i]) return;
       AddUnique(&rules->homes_, other);
       AddUnique(&homes, other);
+      if (i < own_count) AddUnique(&rules->own_homes_, other);
     };
     const std::string home = homes[i];
     add(Resolve(root, home));

@@ -64,6 +64,12 @@ class DenyRules {
   // to where no pattern matches.
   bool HidesBelow(std::string_view path, const std::vector<std::string>& exposed = {}) const;
 
+  // The hidden names, existing or possible, that a program of this user may ask for: not those in other people's home
+  // directories, and none that no --expose shows. At most `most`.
+  std::vector<std::string> Missable(size_t most) const;
+  // Whether one of them is there now, and this process can read it.
+  bool Misses(const std::string& path) const;
+
   JobWrites writes() const { return writes_; }
 
   // The names to leave out of a tree (tree::ScanOptions::hidden), given the granted `exposed` paths.
@@ -81,6 +87,7 @@ class DenyRules {
   std::vector<std::string> listed_;        // denied by the user's list, or in /etc
   std::vector<std::string> opened_;        // served all the same, by a list
   std::vector<std::string> homes_;         // home directories
+  std::vector<std::string> own_homes_;     // those of homes_ that are this user's
   std::vector<std::string> home_parents_;  // every directory in these is a home directory ("/home")
   std::vector<std::string> targets_;       // what denied symlinks point at
   std::vector<std::string> built_in_;      // those of hidden_ that are in no list

@@ -58,6 +58,31 @@ TEST(DenyList, PatternsHomesAndExpose) {
   EXPECT_TRUE(list.Concerns(dirty));
 }
 
+TEST(DenyList, WhatAProgramMayMissIsInItsUsersHomeAndThere) {
+  TestDirectory root;
+  root.Put("root/.ssh/id_of_a_customer", "k");
+  root.Put("root/.netrc", "k");
+  root.Put("home/ann/.netrc", "k");
+  root.Put("etc/shadow", "k");
+  root.Put("own/key", "k");
+  root.Put("srv/private", "k");
+  root.Put("admin", "/srv\n");
+  DenyList::Options options{root.path(), {"/root"}, {"/home"}, {root / "own"}};
+  options.admin_list = root / "admin";
+  const auto rules = DenyList(options).Current();
+  const auto names = rules->Missable(256);
+  EXPECT_THAT(names, testing::IsSupersetOf({"/root/.netrc", "/root/.aws", "/root/.ssh/id_ed25519",
+                                            "/root/.ssh/id_of_a_customer", "/etc/shadow"}));
+  for (const std::string& name : names) {
+    EXPECT_FALSE(name.starts_with("/home") || name.starts_with("/own") || name.starts_with("/srv")) << name;
+  }
+  EXPECT_EQ(rules->Missable(3).size(), 3u);
+  EXPECT_TRUE(rules->Misses("/root/.netrc"));
+  EXPECT_TRUE(rules->Misses("/root/.ssh/id_of_a_customer"));
+  EXPECT_FALSE(rules->Misses("/root/.aws"));
+  EXPECT_FALSE(rules->Misses("/root/.ssh"));
+}
+
 // A move of a directory is checked against what exists now, not at the time of the rules.
 TEST(DenyList, WhatADirectoryHidesIsAskedOfTheDisk) {
   TestDirectory root;

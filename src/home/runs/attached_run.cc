@@ -220,6 +220,7 @@ JobRun::Plan AttachedRun::PlanOf(const v1::Run& run, const v1::SubmitRequest& re
   if (plan.tree || plan.snapshot) plan.trace = TraceOf(run.spec().command(), root);
   plan.trace_parent = telemetry::TraceParentIn(run.spec().command().environment());
   plan.explain_io = run.explain_io();
+  for (const v1::NamedPath& named : run.named()) plan.told.push_back(named.path());
   plan.requeue = MayRunAgain(run.spec().scheduling());
   plan.gang = request.spec().gang();
   plan.label = run.label();

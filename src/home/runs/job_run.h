@@ -74,6 +74,7 @@ class JobRun {
     tree::TreePtr tree;                      // of home; null: it runs in a snapshot
     std::optional<v1::SnapshotReference> snapshot;
     std::vector<std::string> exposed;
+    std::vector<std::string> told;      // private files that it names, which its user was told before
     bool detached = false;              // no stdin
     std::optional<TraceSubject> trace;  // none: not traced
     // TRACEPARENT of its environment; "": none; nullopt: home was restarted and does not know

@@ -125,6 +125,7 @@ void Runs::StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run
   }
   v1::Run complete = run;
   complete.clear_named();
+  for (const std::string& path : named.hidden) complete.add_named()->set_path(path);  // what was told
   AddDefaultVariables(run.spec().resources(), named.cache, complete.mutable_spec()->mutable_command());
   if (run.has_array()) return StartArray(std::move(client), complete);
   // Before there is a job: a port in use is told at once.

@@ -23,6 +23,7 @@
 #include "home/root/content_files.h"
 #include "home/root/tree_board.h"
 #include "home/root/tree_table.h"
+#include "home/serve/hidden_board.h"
 #include "home/serve/lent_files.h"
 #include "home/serve/peer_board.h"
 #include "home/serve/served_files.h"
@@ -44,6 +45,7 @@ class ContentServer {
 
   Traces& traces() { return traces_; }
   PeerBoard& peers() { return peers_; }
+  HiddenBoard& hidden() { return hidden_; }
   TreeBoard& tree_board() { return tree_board_; }
   LentFiles& lent() { return lent_; }
   // Takes what live views write. Call before the first session; `writes` must outlive all sessions. Null: nodes are
@@ -66,6 +68,7 @@ class ContentServer {
   ContentIds ids_;
   Traces traces_;
   PeerBoard peers_;
+  HiddenBoard hidden_;
   const Signer signer_;
   TreeBoard tree_board_;
   LentFiles lent_;

@@ -115,7 +115,8 @@ class SmallHome final : public rpc::Stream::Handler {
       object->set_raw_bytes(d.encoded().size());
       object->set_total_bytes(d.encoded().size());
     };
-    if (request.has_get_resident() || request.has_get_trace() || request.has_put_trace() || request.has_watch_peers()) {
+    if (request.has_get_resident() || request.has_get_trace() || request.has_put_trace() || request.has_watch_peers() ||
+        request.has_watch_hidden()) {
       reply.mutable_error()->set_code(static_cast<int>(Code::kUnsupported));
     } else if (request.has_get_root()) {
       reply.mutable_root()->set_entry(tree::EncodeRoot(tree_of(request.get_root().tree())->root));

@@ -7,6 +7,7 @@
 #include "node/tenant.h"
 #include "proto/cache.pb.h"
 #include "proto/s3.pb.h"
+#include "vfs/content/withheld.h"
 #include "vfs/content/write_behind.h"
 
 namespace vrun::node {
@@ -52,6 +53,7 @@ void SourceChain::Start(PeerSourceOptions peers, vfs::BackendOptions backend, st
     top = tiered_.get();
   }
   backend_ = vfs::Backend::Create(std::move(backend), top, store);
+  backend_->withheld().OnAsked([home = home_.get()](const std::string& path) { home->SendMissed(path); });
   peer_server_ = std::make_unique<PeerServer>(peers_.get(), backend_.get());
   peers_->OnUpdate([this] { peer_server_->Updated(); });
   ready_ = true;
@@ -89,6 +91,12 @@ void SourceChain::Presigned(const v1::PresignReply& answer) {
 void SourceChain::HomeIsBack() {
   backend_->HomeIsBack();
   peers_->HomeIsBack();
+  if (watches_hidden_.exchange(true)) return;
+  home_->WatchHidden(
+      [weak = std::weak_ptr(backend_)](HiddenNames names) {
+        if (const auto backend = weak.lock()) backend->withheld().Set(std::move(names));
+      },
+      [this] { watches_hidden_ = false; });
 }
 
 void SourceChain::RunEnded() {

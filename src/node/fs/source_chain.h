@@ -64,6 +64,7 @@ class SourceChain {
 
  private:
   const std::string home_id_;
+  std::atomic<bool> watches_hidden_{false};
   const std::unique_ptr<ContentSource> home_;
   std::unique_ptr<PeerSource> peers_;  // over home and other nodes
   // null if the pool has no S3 store

@@ -19,6 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/secrets/hidden_names.h"
 #include "base/thread/mutex.h"
 #include "node/source/link_meter.h"
 #include "node/source/unit_exchange.h"
@@ -109,6 +110,12 @@ class ContentSource final : public vfs::Source {
   // until `over`: home cannot tell, or was away too long.
   void WatchPeers(const std::string& name, const std::string& address, const std::string& pool,
                   std::function<void(const v1::Peers&)> changed, std::function<void()> over);
+
+  // What home hides from jobs by its name: `changed` gets the list now and whenever it changes, one call at a time,
+  // until `over`: home cannot tell, or was away too long.
+  void WatchHidden(std::function<void(HiddenNames)> changed, std::function<void()> over);
+  // A program has asked for such a path.
+  void SendMissed(const std::string& path);
 
   // Follows every state of home's root. Before `now` gets a tree, `arrived` gets its new directory objects, and
   // `edited` the content of some small changed files. `now` runs about once a second even without changes. One call at

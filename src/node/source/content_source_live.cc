@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ContentSource for live views: receives every state of home's root, and sends writes home.
+// ContentSource for live views: receives every state of home's root, and sends writes home. Also what home hides.
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -102,6 +102,39 @@ void ContentSource::Unwatch(uint64_t id) {
   const RequestPtr request = RemoveLocked(id);
   if (!request || !request->sent || active_ == nullptr) return;
   SendCancelLocked(id);
+}
+
+void ContentSource::WatchHidden(std::function<void(HiddenNames)> changed, std::function<void()> over) {
+  class HiddenAnswer final : public Answer {
+   public:
+    explicit HiddenAnswer(std::function<void(HiddenNames)> changed) : changed_(std::move(changed)) {}
+    Status Take(const v1::ContentReply& reply) override {
+      if (!reply.has_hidden())
+        return Error(Code::kCorrupt, "home sent an unexpected reply instead of a list of hidden names");
+      const v1::Hidden& hidden = reply.hidden();
+      VRUN_ASSIGN(HiddenNames names, HiddenNames::From(hidden.salt(), {hidden.tag().begin(), hidden.tag().end()},
+                                                       {hidden.path().begin(), hidden.path().end()}));
+      changed_(std::move(names));
+      return {};
+    }
+    bool whole() const override { return false; }
+    void Deliver() override {}
+
+   private:
+    const std::function<void(HiddenNames)> changed_;
+  };
+  auto request = std::make_shared<Request>();
+  request->message.mutable_watch_hidden();
+  request->begin = [changed = std::move(changed)] { return std::make_unique<HiddenAnswer>(changed); };
+  request->fail = [over = std::move(over)](const Error&) { over(); };
+  Add(std::move(request));
+}
+
+void ContentSource::SendMissed(const std::string& path) {
+  v1::ContentRequest request;
+  request.mutable_missed()->set_path(path);
+  MutexLock lock(mu_);
+  (void)SendDirectLocked(request.SerializeAsString(), SIZE_MAX);
 }
 
 uint64_t ContentSource::BeginWrites(uint64_t view, Writes writes) {

@@ -569,5 +569,40 @@ TEST_F(ContentSourceTest, RootsAreChecked) {
   EXPECT_FALSE(wire->cancelled.empty());
 }
 
+TEST_F(ContentSourceTest, WhatHomeHidesIsFollowedAndWhatWasMissedIsTold) {
+  source_.SendMissed("/nobody/hears");
+  std::vector<size_t> sizes;
+  int over = 0;
+  source_.WatchHidden([&](const HiddenNames& names) { sizes.push_back(names.size()); }, [&] { ++over; });
+  auto wire = Connect();
+  const v1::ContentRequest watch = wire->Next();
+  ASSERT_TRUE(watch.has_watch_hidden());
+  v1::ContentReply reply;
+  reply.set_id(watch.id());
+  const HiddenNames names = HiddenNames::Of("salt", {"/root/.netrc"});
+  reply.mutable_hidden()->set_salt(names.salt());
+  reply.mutable_hidden()->add_tag(names.tags()[0]);
+  reply.mutable_hidden()->add_path(names.digests()[0]);
+  wire->Say(reply);
+  source_.SendMissed("/root/.netrc");
+  EXPECT_EQ(wire->Next().missed().path(), "/root/.netrc");
+
+  auto again = Connect();  // asked again on the next stream
+  EXPECT_EQ(again->Next().id(), watch.id());
+  reply.mutable_hidden()->clear_path();
+  again->Say(reply);
+  EXPECT_EQ(sizes, (std::vector<size_t>{1, 0}));
+  reply.mutable_hidden()->add_path("short");
+  again->Say(reply);
+  EXPECT_NE(again->cancelled, "");
+  v1::ContentReply unknown;
+  auto older = Connect();
+  unknown.set_id(older->Next().id());
+  unknown.set_last(true);
+  unknown.mutable_error()->set_code(static_cast<int>(Code::kUnsupported));
+  older->Say(unknown);
+  EXPECT_EQ(over, 1);
+}
+
 }  // namespace
 }  // namespace vrun::node

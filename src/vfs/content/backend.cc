@@ -7,6 +7,7 @@
 #include "vfs/content/file_cache.h"
 #include "vfs/content/prefetch.h"
 #include "vfs/content/verifier.h"
+#include "vfs/content/withheld.h"
 #include "vfs/content/write_behind.h"
 #include "vfs/timer_thread.h"
 #include "vfs/trace/recorder.h"
@@ -31,7 +32,8 @@ Backend::Backend(BackendOptions options, Source* source, store::Store* store)
       traced_(std::make_unique<TracedFiles>()),
       bursts_(std::make_unique<Bursts>(*this)),
       write_behind_(std::make_unique<WriteBehind>(options_.write_behind_bytes)),
-      verifier_(std::make_unique<Verifier>()) {
+      verifier_(std::make_unique<Verifier>()),
+      withheld_(std::make_unique<Withheld>()) {
   store_->OnPressure([this] { files_->ReleaseIdle(); });
 }
 

@@ -34,6 +34,7 @@ class Recorder;
 class TimerThread;
 class TracedFiles;
 class Verifier;
+class Withheld;
 class WriteBehind;
 
 struct BackendOptions {
@@ -93,6 +94,7 @@ class Backend {
   Recorder& recorder() { return *recorder_; }
   TracedFiles& traced() { return *traced_; }
   Bursts& bursts() { return *bursts_; }
+  Withheld& withheld() { return *withheld_; }
   WriteBehind& write_behind() { return *write_behind_; }
   Verifier& verifier() { return *verifier_; }
   TimerThread& timers() { return *timers_; }
@@ -115,6 +117,7 @@ class Backend {
   const std::unique_ptr<Bursts> bursts_;
   std::unique_ptr<WriteBehind> write_behind_;
   std::unique_ptr<Verifier> verifier_;
+  const std::unique_ptr<Withheld> withheld_;
 };
 
 }  // namespace vrun::vfs

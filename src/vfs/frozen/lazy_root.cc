@@ -15,7 +15,9 @@
 #include "base/thread/mutex.h"
 #include "store/store.h"
 #include "tree/codec.h"
+#include "tree/rules.h"
 #include "vfs/content/seek.h"
+#include "vfs/content/withheld.h"
 #include "vfs/fuse/attributes.h"
 #include "vfs/trace/recorder.h"
 
@@ -224,6 +226,7 @@ void LazyRoot::Lookup(const Request& request, std::string_view name, Reply reply
 
 void LazyRoot::LookupLoaded(uint64_t nodeid, const std::string& name, Reply reply) {
   fuse_entry_out out{};
+  std::optional<std::string> asked;  // the directory of a name that home may hide
   {
     MutexLock lock(mutex_);
     Inode* parent = inodes_.Find(nodeid);
@@ -240,8 +243,10 @@ void LazyRoot::LookupLoaded(uint64_t nodeid, const std::string& name, Reply repl
       out = EntryOutLocked(*child, entry);
     } else {
       out.entry_valid = kForeverSeconds;  // nodeid 0: the name does not exist
+      if (backend_.withheld().MayBe(name)) asked = inodes_.PathOf(*parent);
     }
   }
+  if (asked && backend_.withheld().Asked(tree::JoinPath(*asked, name))) out.entry_valid = 0;
   if (reply.Struct(out)) {
     PushTraced({&out.nodeid, 1}, false);
   } else if (out.nodeid != 0) {

@@ -11,6 +11,7 @@
 #include <random>
 #include <set>
 
+#include "vfs/content/withheld.h"
 #include "vfs/testing/lazy_testing.h"
 
 namespace vrun::vfs {
@@ -62,6 +63,23 @@ TEST_F(LazyRootTest, AbsentNamesAreRememberedForEver) {
   const auto none = Find("/nothing");
   EXPECT_EQ(none.nodeid, 0u);
   EXPECT_EQ(none.entry_valid, kForeverSeconds);
+}
+
+TEST_F(LazyRootTest, WhoAsksForAHiddenNameIsToldAboutAtHome) {
+  Mount(TreeMaker().File("/d/e/f", "1"));
+  std::vector<std::string> asked;
+  backend_->withheld().OnAsked([&](const std::string& path) { asked.push_back(path); });
+  EXPECT_EQ(Find("/d/e/key").entry_valid, kForeverSeconds);
+  backend_->withheld().Set(HiddenNames::Of("salt", {"/d/e/key", "/secret", "/d/e/f"}));
+  const auto key = Find("/d/e/key");
+  EXPECT_EQ(key.nodeid, 0u);
+  EXPECT_EQ(key.entry_valid, 0u) << "the next job asks again";
+  EXPECT_EQ(Find("/d/key").entry_valid, kForeverSeconds) << "the name is elsewhere";
+  EXPECT_EQ(Find("/secret").entry_valid, 0u);
+  EXPECT_NE(Find("/d/e/f").nodeid, 0u) << "it is exposed";
+  EXPECT_EQ(asked, (std::vector<std::string>{"/d/e/key", "/secret"}));
+  backend_->withheld().Set({});
+  EXPECT_EQ(Find("/secret").entry_valid, kForeverSeconds);
 }
 
 TEST_F(LazyRootTest, DirectoriesAreFetchedOnceAndKeptAcrossRestarts) {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 
+#include <set>
 #include <utility>
 
 #include "base/escape.h"
@@ -96,7 +97,11 @@ class Checker {
           if (absent) Directory(named, *absent);
           break;
         default:
-          if (absent && !absent->itself) check_.notices.push_back(Text("", named, *absent));
+          if (!absent || absent->itself) break;
+          check_.notices.push_back(Text("", named, *absent));
+          for (const std::string& path : std::set<std::string>{named.path(), named.leads_to()}) {
+            if (rules_ != nullptr && !path.empty() && rules_->Denies(path, exposed_)) check_.hidden.push_back(path);
+          }
       }
     }
     if (command != nullptr && command_absent) {

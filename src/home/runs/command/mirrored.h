@@ -41,7 +41,8 @@ struct NamedCheck {
   std::optional<Error> refusal;  // the job is refused, since it could not do anything
   bool not_found = false;        // its command does not exist: exit status 127
   std::vector<std::string> notices;
-  std::string cache;  // the user's cache directory, writable by jobs; "": there is none
+  std::vector<std::string> hidden;  // private paths among those of `notices`
+  std::string cache;                // the user's cache directory, writable by jobs; "": there is none
 };
 NamedCheck CheckNamed(const v1::Run& run, MirroredPlaces* places, const DenyRules* rules);
 

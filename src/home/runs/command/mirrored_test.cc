@@ -97,6 +97,7 @@ TEST_F(NamedCheckTest, ArgumentsThatTheJobWillNotSeeAreSaid) {
                   "/root/.ssh/id_rsa: it is private and not served to jobs: `--expose /root/.ssh/id_rsa` serves "
                   "it to this one",
                   HasSubstr("vrun's own")));
+  EXPECT_THAT(check.hidden, ElementsAre("/root/.ssh/id_rsa", "/own/x"));
   run_.add_expose("/root/.ssh");
   run_.clear_named();
   Name(v1::NamedPath::ARGUMENT, "/root/.ssh/id_rsa");

@@ -12,6 +12,7 @@
 #include "home/serve/live_writes.h"
 #include "home/streams/port_forwards.h"
 #include "jobs/ending.h"
+#include "tree/rules.h"
 
 namespace vrun::home {
 namespace {
@@ -472,6 +473,9 @@ NodeLinks::ContentJob PodRun::ContentOfJob() {
 
 void PodRun::TellWithheld(const std::string& path) {
   constexpr size_t kMostTold = 5;
+  // The node names the first hidden part of a path.
+  const auto named = [&](const std::string& told) { return tree::IsBelow(told, path); };
+  if (std::any_of(plan_.told.begin(), plan_.told.end(), named)) return;
   if (ended() || withheld_.size() > kMostTold || !withheld_.insert(path).second) return;
   if (withheld_.size() > kMostTold) return sink_->OnNotice("more files were withheld from the job: see `man vrun`");
   sink_->OnNotice("withheld from the job: " + Escape(path) + ": a private key or credential (`--expose " +

@@ -27,7 +27,8 @@ size_t MostQueued(Urgency urgency) {
 
 // Watching and the like give no content by themselves: what is watched is told only while the session serves.
 bool IsOrder(const v1::ContentRequest& r) {
-  return r.has_watch_peers() || r.has_watch_tree() || r.has_begin_writes() || r.has_end_writes();
+  return r.has_watch_peers() || r.has_watch_hidden() || r.has_missed() || r.has_watch_tree() || r.has_begin_writes() ||
+         r.has_end_writes();
 }
 
 // What a node asks again if it needs it still.
@@ -51,6 +52,7 @@ ContentSession::ContentSession(ContentServer* server)
       reader_(&server->served_, &server->ids_, &server->hot_units_, &server->compressor_, &server->signer_, &policy_),
       resident_(&server->served_, server->digests_),
       peers_(&server->peers_, this),
+      hidden_(&server->hidden_, this),
       tree_(server->trees_, &server->tree_board_, server->digests_, &server->compressor_, &reader_, this),
       live_(server->live_writes_, &server->lent_, this) {}
 
@@ -82,6 +84,8 @@ std::unique_ptr<Request> ContentSession::Make(v1::ContentRequest r) {
     case Asked::kGetFrames:
       return std::make_unique<GetFrames>(this, std::move(r), &server_->traces_, &server_->signer_);
     case Asked::kWatchPeers: return order([this](const Asked& a) { return peers_.Begin(a); });
+    case Asked::kWatchHidden: return order([this](const Asked& a) { return hidden_.Begin(a); });
+    case Asked::kMissed: return order([this](const Asked& a) { return Missed(a.missed().path()); });
     case Asked::kWatchTree: return order([this](const Asked& a) { return tree_.Begin(a); });
     case Asked::kBeginWrites: return order([this](const Asked& a) { return live_.Begin(a); });
     case Asked::kEndWrites: return order([this](const Asked& a) { return live_.End(a); });
@@ -234,6 +238,13 @@ bool ContentSession::EndHeld(int64_t micros) {
   return more;
 }
 
+// It is the node's word: only what is hidden here is passed on, and the node is told nothing.
+Status ContentSession::Missed(const std::string& path) {
+  const auto rules = server_->trees_->rules();
+  if (rules && server_->hidden_.Has(path) && rules->Misses(path)) Withheld(path);
+  return {};
+}
+
 void ContentSession::Cancel(uint64_t id) {
   tree_.Cancel(id);
   std::vector<std::unique_ptr<Request>> dropped;  // destroyed without the lock
@@ -267,6 +278,7 @@ void ContentSession::Close() {
     for (int u = 0; u < kUrgencies; ++u) dropped[u].swap(waiting_[u]);
   }
   peers_.Leave();
+  hidden_.Leave();
   tree_.Leave();
   live_.Leave();
 }

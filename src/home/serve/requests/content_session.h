@@ -17,6 +17,7 @@
 #include "home/serve/requests/request.h"
 #include "home/serve/requests/resident.h"
 #include "home/serve/requests/unit_reader.h"
+#include "home/serve/requests/watch_hidden.h"
 #include "home/serve/requests/watch_peers.h"
 #include "home/serve/requests/watch_tree.h"
 #include "proto/content.pb.h"
@@ -57,7 +58,8 @@ class ContentSession : public NodeStream {
   void SetServes(bool all) { SetServes(Serves{.any = all, .all = all, .live = all, .trees = {}}); }
   // False: what the node sends for its live views waits for the next job there. At the beginning true.
   void SetTakesWrites(bool takes) { live_.SetTakes(takes); }
-  // Called, on any thread, with each path whose content this stream has refused as private. Set before Start.
+  // Called, on any thread, with each path whose content this stream has refused as private, or that a program at the
+  // other side missed because it is. Set before Start.
   void OnWithheld(std::function<void(const std::string& path)> withheld) { withheld_ = std::move(withheld); }
   // Called, on any thread, when a read waits for a job, and then not before EndHeld has found none. Set before Start.
   void OnHeld(std::function<void()> held) { on_held_ = std::move(held); }
@@ -86,6 +88,7 @@ class ContentSession : public NodeStream {
   bool TreeServed(const std::string& tree, const std::string& path) VRUN_REQUIRES(mutex_);
   // Puts it where it waits for its turn, or for a job.
   void Wait(std::unique_ptr<Request> request, bool first) VRUN_REQUIRES(mutex_);
+  Status Missed(const std::string& path);
   void Cancel(uint64_t id);
   void Schedule() VRUN_REQUIRES(mutex_);
   void Step();
@@ -100,6 +103,7 @@ class ContentSession : public NodeStream {
   UnitReader reader_;
   Resident resident_;
   PeerWatch peers_;
+  HiddenWatch hidden_;
   TreeWatch tree_;
   LiveStreams live_;
 

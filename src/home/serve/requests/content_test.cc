@@ -394,6 +394,47 @@ TEST_F(ContentTest, WhatIsLongAndNotUrgentComesInSlices) {
   }
 }
 
+TEST_F(ContentTest, WhatAProgramMissedIsToldIfItIsHiddenAndThere) {
+  root_.Put("root/.netrc", "k");
+  root_.Put("root/notes", "n");
+  Serve();
+  Mutex mutex;
+  CondVar changed;
+  std::vector<std::string> told;
+  session_->OnWithheld([&](const std::string& path) {
+    MutexLock lock(mutex);
+    told.push_back(path);
+    changed.notify_all();
+  });
+  server_->hidden().Set(trees_.rules()->Missable(256));
+  v1::ContentRequest watch;
+  watch.set_id(++next_id_);
+  watch.mutable_watch_hidden();
+  session_->OnMessage(watch.SerializeAsString());
+  ASSERT_TRUE(stream_.WaitForReplies(1));
+  const v1::Hidden hidden = stream_.All(watch.id()).at(0).hidden();
+  const auto names = HiddenNames::From(hidden.salt(), {hidden.tag().begin(), hidden.tag().end()},
+                                       {hidden.path().begin(), hidden.path().end()});
+  ASSERT_TRUE(names);
+  EXPECT_TRUE(names->MayHave(".netrc"));
+  EXPECT_TRUE(names->Find("/root/.netrc"));
+  EXPECT_FALSE(names->Find("/root/notes"));
+  EXPECT_EQ(hidden.SerializeAsString().find("netrc"), std::string::npos) << "a node learns no names";
+  for (const char* path : {"/root/notes", "/root/.pgpass", "/root/.netrc"}) {
+    v1::ContentRequest missed;
+    missed.mutable_missed()->set_path(path);
+    session_->OnMessage(missed.SerializeAsString());
+  }
+  MutexLock lock(mutex);
+  EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(20), [&] { return !told.empty(); }));
+  EXPECT_EQ(told, std::vector<std::string>{"/root/.netrc"});
+  lock.unlock();
+
+  server_->hidden().Set({"/root/.netrc"});
+  server_->hidden().Set({"/root/.netrc"});
+  EXPECT_EQ(stream_.All(watch.id()).size(), 2u) << "told when it changes";
+}
+
 TEST_F(ContentTest, AFullStreamStopsReadingButDirectoriesOvertake) {
   root_.Put("noise", RandomBytes(32 << 20, 5));
   Serve();

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "store/store.h"
+#include "vfs/content/withheld.h"
 #include "vfs/fuse/attributes.h"
 #include "vfs/live/tree/node_attributes.h"
 
@@ -206,6 +207,7 @@ void LiveRoot::Lookup(const Request& request, std::string_view name, Reply reply
 void LiveRoot::LookupLoaded(uint64_t nodeid, const std::string& name, Reply reply) {
   fuse_entry_out out{};
   std::vector<PushPiece> traced;
+  std::string asked;  // a name that home may hide
   {
     const TreeLock lock(tree_);
     LiveNode* directory = directories_.FindLocked(nodeid);
@@ -219,8 +221,10 @@ void LiveRoot::LookupLoaded(uint64_t nodeid, const std::string& name, Reply repl
     } else {
       // nodeid 0: the name does not exist.
       out.entry_valid = LiveClaims::IsUncached(*directory) ? 0 : notices_.AbsentSecondsLocked(nodeid, name);
+      if (backend_.withheld().MayBe(name)) asked = tree_.PathOf(*directory, name);
     }
   }
+  if (!asked.empty() && backend_.withheld().Asked(asked)) out.entry_valid = 0;
   if (!reply.Struct(out) && out.nodeid != 0) Forget(out.nodeid, 1);
   PushTold(traced);
 }

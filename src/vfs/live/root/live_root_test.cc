@@ -7,6 +7,7 @@
 
 #include "base/files.h"
 #include "store/store.h"
+#include "vfs/content/withheld.h"
 #include "vfs/frozen/lazy_root.h"
 #include "vfs/testing/fake_kernel.h"
 #include "vfs/testing/vfs_testing.h"
@@ -107,6 +108,20 @@ TEST_F(LiveRootTest, WhatIsNotChangedIsForgottenAndWhatIsStays) {
   const auto again = kernel_->Lookup(1, "d").As<fuse_entry_out>();
   EXPECT_EQ(again.nodeid, d);
   EXPECT_EQ(again.attr.mode & 07777u, 0700u);
+}
+
+TEST_F(LiveRootTest, WhoAsksForAHiddenNameIsToldAboutAtHome) {
+  std::vector<std::string> asked;
+  backend_->withheld().OnAsked([&](const std::string& path) { asked.push_back(path); });
+  backend_->withheld().Set(HiddenNames::Of("salt", {"/d/key", "/f", "/secret"}));
+  const uint64_t d = Node("d");
+  EXPECT_EQ(kernel_->Lookup(d, "key").As<fuse_entry_out>().entry_valid, 0u);
+  EXPECT_EQ(kernel_->Lookup(1, "secret").As<fuse_entry_out>().nodeid, 0u);
+  EXPECT_NE(Node("f"), 0u);
+  EXPECT_EQ(Node("key"), 0u);
+  EXPECT_EQ(asked, (std::vector<std::string>{"/d/key", "/secret"}));
+  EXPECT_EQ(kernel_->Lookup(d, "key").As<fuse_entry_out>().entry_valid, 0u);
+  EXPECT_EQ(asked.size(), 2u) << "told a moment ago";
 }
 
 TEST_F(LiveRootTest, WhoIsGoneBeforeTheAnswerHoldsNothing) {
