@@ -473,6 +473,9 @@ NodeLinks::ContentJob PodRun::ContentOfJob() {
 
 void PodRun::TellWithheld(const std::string& path) {
   constexpr size_t kMostTold = 5;
+  // What is served to this job is no part of the tree, so the node may miss it there, or for another job.
+  const auto serves = [&](const std::string& exposed) { return tree::IsBelow(path, exposed); };
+  if (std::any_of(plan_.exposed.begin(), plan_.exposed.end(), serves)) return;
   // The node names the first hidden part of a path.
   const auto named = [&](const std::string& told) { return tree::IsBelow(told, path); };
   if (std::any_of(plan_.told.begin(), plan_.told.end(), named)) return;
