@@ -41,14 +41,17 @@ Result<std::string> ReadFile(const std::string& path, size_t max_bytes) {
 
 namespace {
 
-// Whether a file may take its place: not that of a device or of /dev/stdout, which the whole machine would miss.
+// Whether a file may take its place: not that of a device, of /dev/stdout or of a pipe, which others would miss.
 Status MayBeReplaced(const std::string& path) {
+  const auto may = [](mode_t mode) { return S_ISREG(mode) || S_ISDIR(mode) || S_ISLNK(mode); };
   struct stat st = {};
-  if (::lstat(path.c_str(), &st) != 0 || S_ISREG(st.st_mode)) return {};
+  if (::lstat(path.c_str(), &st) != 0) return {};
   char target[8] = {};
   const bool link = S_ISLNK(st.st_mode) && ::readlink(path.c_str(), target, 6) > 0;
-  if (link && std::string_view(target) != "/proc/" && (::stat(path.c_str(), &st) != 0 || S_ISREG(st.st_mode)))
+  if (std::string_view(target) != "/proc/" && may(st.st_mode) &&
+      (!link || ::stat(path.c_str(), &st) != 0 || may(st.st_mode))) {
     return {};
+  }
   return Error(Code::kInvalid, "write " + Escape(path) + ": not a regular file: name one, or a new one");
 }
 

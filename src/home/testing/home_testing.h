@@ -82,6 +82,8 @@ class Inbox : public rpc::Stream::Handler {
     return wake_.wait_for(lock, kPatience, [this] { return closed_; });
   }
 
+  std::string node;  // which has it
+
  private:
   std::unique_ptr<rpc::Stream> stream_;
   Mutex mutex_;
@@ -129,19 +131,7 @@ class HomeTest : public testing::Test {
     ::signal(SIGPIPE, SIG_IGN);
     root_.Put("etc/hosts", "127.0.0.1 localhost\n");
     root_.Put("project/data", "some data\n");
-    node_ = rpc::Server::Create(authority_.Make("node", "n1"));
-    node_->Streaming("/vrun.v1.Node/Task",
-                     [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> s) -> Result<rpc::Stream::Handler*> {
-                       EXPECT_EQ(peer.role, "home");
-                       return tasks_.Add(std::make_shared<TaskInbox>(std::move(s)));
-                     });
-    node_->Streaming("/vrun.v1.Content/Serve",
-                     [this](const rpc::Peer&, std::unique_ptr<rpc::Stream> s) -> Result<rpc::Stream::Handler*> {
-                       return contents_.Add(std::make_shared<ContentInbox>(std::move(s)));
-                     });
-    auto port = node_->Start("127.0.0.1:0");
-    ASSERT_TRUE(port);
-    node_address_ = "127.0.0.1:" + std::to_string(*port);
+    node_address_ = AddressOf("n1");
     StartController();
     Config config;
     config.controller = controller_address_;
@@ -155,7 +145,8 @@ class HomeTest : public testing::Test {
   void TearDown() override {
     StopHome(SIGTERM);
     controller_.reset();
-    node_.reset();
+    MutexLock lock(nodes_mutex_);
+    nodes_.clear();
   }
 
   // --- the controller ---
@@ -262,13 +253,14 @@ class HomeTest : public testing::Test {
     p.set_token("token");
     return p;
   }
-  // Of one pod of the present attempt of a gang. All nodes are the same server here.
+  // Of one pod of the present attempt of a gang, which has a node of its own.
   v1::Placement PodPlacement(uint64_t job, uint32_t pod) {
     v1::Placement p = PlacementOf(job);
     p.set_attempt(attempt_);
     p.set_epoch(attempt_);
     p.set_pod(pod);
     p.set_node("n" + std::to_string(pod + 1));
+    if (pod > 0) p.set_addresses(0, AddressOf(p.node()));
     return p;
   }
   void Ended(uint64_t job, const v1::ExitRecord& record) {
@@ -415,7 +407,30 @@ class HomeTest : public testing::Test {
     c->err_home.Reset();
   }
 
-  // --- the node ---
+  // --- the nodes ---
+
+  // Starts the node if it does not run yet.
+  std::string AddressOf(const std::string& name) {
+    MutexLock lock(nodes_mutex_);
+    auto& [server, address] = nodes_[name];
+    if (server) return address;
+    server = rpc::Server::Create(authority_.Make("node", name));
+    server->Streaming(
+        "/vrun.v1.Node/Task",
+        [this, name](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> s) -> Result<rpc::Stream::Handler*> {
+          EXPECT_EQ(peer.role, "home");
+          auto task = std::make_shared<TaskInbox>(std::move(s));
+          task->node = name;
+          return tasks_.Add(std::move(task));
+        });
+    server->Streaming("/vrun.v1.Content/Serve",
+                      [this](const rpc::Peer&, std::unique_ptr<rpc::Stream> s) -> Result<rpc::Stream::Handler*> {
+                        return contents_.Add(std::make_shared<ContentInbox>(std::move(s)));
+                      });
+    const auto port = server->Start("127.0.0.1:0");
+    VRUN_CHECK(port.has_value());
+    return address = "127.0.0.1:" + std::to_string(*port);
+  }
 
   static v1::TaskDown OutputOf(v1::StreamId stream, uint64_t offset, const std::string& data, bool eof) {
     v1::TaskDown down;
@@ -430,7 +445,8 @@ class HomeTest : public testing::Test {
   }
   void Attached(TaskInbox* task, bool started, uint64_t input_offset = 0, bool content = true) {
     v1::TaskDown down;
-    if (content) down.mutable_attached()->add_content_addresses(node_address_);
+    if (content)
+      down.mutable_attached()->add_content_addresses(task->node == "n1" ? node_address_ : AddressOf(task->node));
     down.mutable_attached()->set_started(started);
     down.mutable_attached()->set_input_offset(input_offset);
     task->Send(down);
@@ -520,12 +536,15 @@ class HomeTest : public testing::Test {
 
   rpc::TestAuthority authority_;
   TestDirectory root_, vrun_;
-  std::unique_ptr<rpc::Server> controller_, node_;
+  std::unique_ptr<rpc::Server> controller_;
   std::string controller_address_, node_address_;
   Arrivals<TaskInbox> tasks_;
   Arrivals<ContentInbox> contents_;
   Arrivals<WatchInbox> watches_;
   pid_t home_ = 0;
+
+  Mutex nodes_mutex_;
+  std::map<std::string, std::pair<std::unique_ptr<rpc::Server>, std::string>> nodes_;  // and its address, by name
 
   Mutex mutex_;
   CondVar wake_;
