@@ -253,7 +253,7 @@ def test_a_private_file_that_a_program_asks_for_is_named(cluster, view):
     for _ in range(2):
         told = run(asks)
         assert len(told) == 1 and "withheld from the job: /root/.netrc: " in told[0] and "--expose /root/.netrc" in told[0], told
-    assert run("ls -lA . .ssh; find . -maxdepth 2") == []
+    assert run("{ ls -lA . .ssh; find . -maxdepth 2; } > /dev/null") == []
     r = cluster.vrun("--view=frozen", "--expose", "/root/.netrc", "--", "sh", "-c", "cd /root; cat .netrc; sleep 0.3")
     assert "SECRET" in r.stdout and "withheld" not in r.stderr
     r = cluster.vrun(f"--view={view}", "--", "sh", "-c", "cat $0; sleep 0.3", "/root/.netrc")   # once

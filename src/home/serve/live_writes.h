@@ -9,6 +9,8 @@
 // fsync, but flushes take at most half of the time.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
