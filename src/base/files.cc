@@ -41,9 +41,9 @@ Result<std::string> ReadFile(const std::string& path, size_t max_bytes) {
 
 namespace {
 
-// Whether a file may take its place: not that of a device, of /dev/stdout or of a pipe, which others would miss.
+// Whether a file may take its place: not that of a device or of /dev/stdout, which the whole machine would miss.
 Status MayBeReplaced(const std::string& path) {
-  const auto may = [](mode_t mode) { return S_ISREG(mode) || S_ISDIR(mode) || S_ISLNK(mode); };
+  const auto may = [](mode_t mode) { return !S_ISCHR(mode) && !S_ISBLK(mode); };
   struct stat st = {};
   if (::lstat(path.c_str(), &st) != 0) return {};
   char target[8] = {};
@@ -52,7 +52,7 @@ Status MayBeReplaced(const std::string& path) {
       (!link || ::stat(path.c_str(), &st) != 0 || may(st.st_mode))) {
     return {};
   }
-  return Error(Code::kInvalid, "write " + Escape(path) + ": not a regular file: name one, or a new one");
+  return Error(Code::kInvalid, "write " + Escape(path) + ": a device: name a file");
 }
 
 }  // namespace
