@@ -60,6 +60,15 @@ class MoneyTest : public StateTest {
     report.mutable_exit()->set_signal(signal);
     Report(job.placement().node(), report);
   }
+  // Its work until now is in a checkpoint.
+  void Saves(const v1::SubmitReply& job) {
+    v1::JobWord word;
+    word.set_job(job.job());
+    word.set_attempt(1);
+    word.set_saved(true);
+    word.set_at_us(clock_.Wall());
+    EXPECT_TRUE(Transaction([&] { return state_->Saved(job.placement().node(), word); }));
+  }
   // Time has passed.
   void Look() {
     EXPECT_TRUE(Transaction([] { return Status(); }));
@@ -106,12 +115,7 @@ TEST_F(MoneyTest, WasteHasItsCause) {
   const auto fine = Running("fine", 1), failed = Running("failed", 1), saved = Running("saved", 1);
   const auto cancelled = Running("cancelled", 1);
   clock_.AdvanceSeconds(kHour);
-  v1::JobWord word;
-  word.set_job(saved.job());
-  word.set_attempt(1);
-  word.set_saved(true);
-  word.set_at_us(clock_.Wall());
-  EXPECT_TRUE(Transaction([&] { return state_->Saved(saved.placement().node(), word); }));
+  Saves(saved);
   clock_.AdvanceSeconds(kHour);
   Ends(fine, 0);
   Ends(failed, 1);
@@ -303,12 +307,7 @@ TEST_F(MoneyTest, WhatRanBeforeTheClockWasSetIsLostToo) {
   Register(SimpleNode("n1", 8, 4));
   const auto failed = Running("failed", 1), saved = Running("saved", 1), fine = Running("fine", 1);
   clock_.AdvanceSeconds(kHour);
-  v1::JobWord word;
-  word.set_job(saved.job());
-  word.set_attempt(1);
-  word.set_saved(true);
-  word.set_at_us(clock_.Wall());
-  EXPECT_TRUE(Transaction([&] { return state_->Saved(saved.placement().node(), word); }));
+  Saves(saved);
   clock_.AdvanceSeconds(kHour);
   clock_.StepWall(kHour * 1'000'000);
   for (const int seconds : {6, 61}) {

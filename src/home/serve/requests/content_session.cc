@@ -83,8 +83,8 @@ std::unique_ptr<Request> ContentSession::Make(v1::ContentRequest r) {
       return reply(kRanges, [this](const Asked& a) { return PutTrace(server_->traces_, a.put_trace()); });
     case Asked::kGetFrames:
       return std::make_unique<GetFrames>(this, std::move(r), &server_->traces_, &server_->signer_);
-    case Asked::kWatchPeers: return order([this](const Asked& a) { return peers_.Begin(a); });
-    case Asked::kWatchHidden: return order([this](const Asked& a) { return hidden_.Begin(a); });
+    case Asked::kWatchPeers: return order([this](const Asked& a) { return WatchPeers(a); });
+    case Asked::kWatchHidden: return order([this](const Asked& a) { return hidden_.Begin(a.id()); });
     case Asked::kMissed: return order([this](const Asked& a) { return Missed(a.missed().path()); });
     case Asked::kWatchTree: return order([this](const Asked& a) { return tree_.Begin(a); });
     case Asked::kBeginWrites: return order([this](const Asked& a) { return live_.Begin(a); });
@@ -236,6 +236,14 @@ bool ContentSession::EndHeld(int64_t micros) {
     Send(reply, kDirectories, /*slices=*/false);
   }
   return more;
+}
+
+Status ContentSession::WatchPeers(const v1::ContentRequest& request) {
+  const auto& watch = request.watch_peers();
+  if (watch.name().empty() || watch.addresses_size() == 0) {
+    return Error(Code::kInvalid, "malformed request for peers");
+  }
+  return peers_.Begin(request.id(), PeerBoard::Member{watch.name(), watch.addresses(0), watch.pool()});
 }
 
 // It is the node's word: only what is hidden here is passed on, and the node is told nothing.

@@ -17,8 +17,7 @@
 #include "home/serve/requests/request.h"
 #include "home/serve/requests/resident.h"
 #include "home/serve/requests/unit_reader.h"
-#include "home/serve/requests/watch_hidden.h"
-#include "home/serve/requests/watch_peers.h"
+#include "home/serve/requests/watch_board.h"
 #include "home/serve/requests/watch_tree.h"
 #include "proto/content.pb.h"
 #include "rpc/rpc.h"
@@ -88,6 +87,7 @@ class ContentSession : public NodeStream {
   bool TreeServed(const std::string& tree, const std::string& path) VRUN_REQUIRES(mutex_);
   // Puts it where it waits for its turn, or for a job.
   void Wait(std::unique_ptr<Request> request, bool first) VRUN_REQUIRES(mutex_);
+  Status WatchPeers(const v1::ContentRequest& request);
   Status Missed(const std::string& path);
   void Cancel(uint64_t id);
   void Schedule() VRUN_REQUIRES(mutex_);
