@@ -8,6 +8,8 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
+#include <algorithm>
+#include <chrono>
 #include <random>
 #include <thread>
 
@@ -279,6 +281,10 @@ TEST_F(ServiceTest, ANodeHasSoManyStreamsAndNoMore) {
   std::vector<AgentCollector> silent(100);
   std::vector<std::unique_ptr<rpc::Stream>> streams;
   for (AgentCollector& one : silent) streams.push_back(node->OpenStream("/vrun.v1.Control/Agent", &one));
+  // They reach the controller in any order, so the one more comes when all of them are there.
+  const auto refused_ones = [&] { return std::ranges::count_if(silent, &AgentCollector::closed); };
+  for (int i = 0; i < 400 && refused_ones() < 68; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(refused_ones(), 68);
   AgentCollector more, orders;
   auto refused = OpenAgent(*node, &more, SimpleNode("n1"));
   EXPECT_EQ(more.WaitClosed()->code(), Code::kExhausted);

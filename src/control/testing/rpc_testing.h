@@ -54,6 +54,10 @@ class Collector : public rpc::Stream::Handler {
     changed_.wait_for(lock, std::chrono::seconds(20), [&] { return closed_.has_value(); });
     return closed_;
   }
+  bool closed() {
+    MutexLock lock(mu_);
+    return closed_.has_value();
+  }
   std::vector<Message> messages() {
     MutexLock lock(mu_);
     return messages_;
