@@ -174,6 +174,23 @@ def test_what_is_made_has_the_mode_and_the_target_that_was_asked_for(live, place
     a.communicate(timeout=60)
 
 
+def test_a_directory_that_was_made_where_others_make_names_stays_a_working_directory(live, place):
+    """What the kernel is told late of such a name is not that the job's own directory is gone."""
+    a = started(live, SHELL)
+    (place / "touched").touch()
+    wait_until("it sees it", lambda: ask(a, "ls touched 2>&1") == "touched\n")
+    script = ("import os, sys, time\n"
+              "lost, end = 0, time.monotonic() + 5\n"
+              "while time.monotonic() < end:\n"
+              "    try:\n        os.getcwd()\n"
+              "    except FileNotFoundError:\n        lost += 1\n"
+              "    open(f'work{time.monotonic():.1f}', 'a').close()\n"
+              "print(lost)")
+    (place / "look.py").write_text(script)
+    assert ask(a, "for i in 1 2 3 4 5; do ls d$i 2>/dev/null; mkdir d$i; (cd d$i; python3 ../look.py) & done; wait") == "0\n" * 5
+    a.communicate(timeout=60)
+
+
 @pytest.mark.alone
 def test_a_directory_without_activity_of_others_costs_no_round_trip(live, place):
     """Neither do many new names in one in which home was active: an archive is unpacked as fast as anywhere."""

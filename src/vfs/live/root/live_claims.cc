@@ -168,6 +168,15 @@ void LiveClaims::PostponeLocked(bool can_expire, std::vector<std::pair<uint64_t,
     return later;
   };
   for (auto it = postponed_.begin(); it != postponed_.end();) it = sort(*it) ? std::next(it) : postponed_.erase(it);
+  // What got a postponed name meanwhile may be somebody's working directory, which must keep its path.
+  std::erase_if(now, [&](const auto& name) {
+    const LiveNode* const node = tree_.Find(name.first);
+    if (!can_expire || !IsOfDirectory(node)) return false;
+    const auto entry = node->directory->entries.find(name.second);
+    const bool named = entry != node->directory->entries.end() && entry->second.node != nullptr;
+    if (named) expire->insert(name);
+    return named;
+  });
   for (const auto& name : *names) {
     if (sort(name)) postponed_.insert(name);
   }
