@@ -318,6 +318,52 @@ def test_the_document_keeps_its_promises(serving, api, tmp_path):
     assert api.get(f"/jobs/{job}")["job"] == job
 
 
+# Calls each operation that needs nothing but a token, and those of a job, with what a generator has made of the document.
+CLIENT = """
+import importlib, inspect, json, pkgutil, sys
+import made
+from made import api as operations
+
+address, token, job = sys.argv[1], sys.argv[2], int(sys.argv[3])
+client = made.AuthenticatedClient(base_url=address, token=token, timeout=60)
+called = {}
+for found in pkgutil.walk_packages(operations.__path__, "made.api."):
+    module = importlib.import_module(found.name)
+    if found.ispkg or not hasattr(module, "sync_detailed"):
+        continue
+    needs = {p.name for p in inspect.signature(module.sync_detailed).parameters.values() if p.default is p.empty} - {"client"}
+    if "_get_kwargs" not in vars(module) or needs - {"job"}:
+        continue
+    values = {n: job for n in needs}
+    request = module._get_kwargs(**values)
+    if request["url"].endswith(("/watch", "/log")) or request["method"] != "get" and not request["url"].endswith("/release"):
+        continue
+    answer = module.sync_detailed(client=client, **values)
+    called[request["url"]] = [int(answer.status_code), type(answer.parsed).__name__]
+    if request["url"].endswith(f"/jobs/{job}"):
+        print(json.dumps({"state": answer.parsed.state, "argv": answer.parsed.argv}))
+print(json.dumps(called))
+"""
+
+
+@needs_tools
+def test_a_generated_python_client_works(serving, api, tmp_path):
+    (tmp_path / "openapi.json").write_text(json.dumps(api.ask("GET", "/api/v1/openapi.json", token="")[1]))
+    (tmp_path / "config.yml").write_text("package_name_override: made\npost_hooks: []\n")
+    made = subprocess.run([TOOLS / "openapi-python-client", "generate", "--path", "openapi.json", "--config", "config.yml", "--meta", "none",
+                           "--output-path", "made", "--fail-on-warning"], cwd=tmp_path, capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout + made.stderr
+    job = submit(serving, "sleep", "300", options=["-H"])
+    ran = subprocess.run([TOOLS / "python3", "-c", CLIENT, f"http://127.0.0.1:{serving.http_port}", api.token, str(job)], cwd=tmp_path,
+                         capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    seen, called = map(json.loads, ran.stdout.splitlines())
+    assert seen == {"state": "PENDING", "argv": ["sleep", "300"]}
+    assert len(called) >= 12 and all(status == 200 and parsed != "NoneType" for status, parsed in called.values()), called
+    assert f"/api/v1/jobs/{job}/release" in called
+    wait_until("the job that the client released runs", lambda: api.get(f"/jobs/{job}")["state"] == "RUNNING")
+
+
 def test_the_guide(serving, api):
     """Its commands, in order, in one shell."""
     blocks = re.findall(r"```sh\n(.*?)```", (TOP / "docs/guide/api.md").read_text(), re.S)
