@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from cluster import Bridge, wait_until
+from cluster import SLOW, Bridge, wait_until
 from test_cache import fs_pid
 from test_trace import traces
 
@@ -65,6 +65,18 @@ def test_three_nodes_read_the_same_and_home_sends_it_about_once(sturdy):
     told = stats(cluster)
     assert all(n["peer_fetched_bytes"] > size / 2 and n["peer_served_bytes"] > size / 3 for n in told), told
     assert all(n["peer_lies"] == 0 for n in told), told
+
+
+@pytest.mark.parametrize("view", ["frozen", "live"])
+def test_nodes_whose_jobs_have_ended_hold_nobody_up(sturdy, view):
+    """Home gives them nothing, so they do not answer for it."""
+    cluster = start(sturdy, 0)
+    expected, _ = fill(cluster.root, 1 << 20, 40)
+    began = time.monotonic()
+    job = cluster.run("vrun", "-q", f"--view={view}", "-c", "1", "-D", "/", "--", "sh", "-c", READ, timeout=120)
+    took = time.monotonic() - began
+    assert (job.stdout, job.returncode) == (expected, 0), job.stderr
+    assert took < 5 * SLOW, took  # an owner that asks home in vain costs 2 s for each file
 
 
 def test_a_node_killed_in_the_middle_costs_its_share_and_no_byte_is_wrong(sturdy):

@@ -353,6 +353,7 @@ void FsServer::EndShutOut() {
 
 void FsServer::Tick() {
   if (++ticks_ % kShutOutTicks == 0) EndShutOut();
+  sources_->SetReads(leases() > 0);
   sources_->Tick(MonotonicMicros());
   loop_.After(1'000'000, [this] { Tick(); });
 }
@@ -472,6 +473,7 @@ void FsServer::CloseView(uint64_t lease) {
   views_->Close(lease);
   apart_views_->Close(lease);
   live_views_->Close(lease);
+  sources_->SetReads(leases() > 0);
 }
 
 void FsServer::LearnIds() {
@@ -514,6 +516,7 @@ void FsServer::PublishView(uint64_t id, uint64_t lease) {
 }
 
 void FsServer::OpenView(uint64_t id, const v1::OpenView& open) {
+  sources_->SetReads(true);
   LearnIds();
   if (open.live()) return OpenLiveView(id, open);
   const auto tree = Digest::FromBytes(open.tree());

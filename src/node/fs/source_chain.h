@@ -59,6 +59,8 @@ class SourceChain {
   void HomeIsBack();
   // A command has ended: flushes pending writes to the S3 store.
   void RunEnded();
+  // Whether jobs of this home run here.
+  void SetReads(bool reads) { peer_server_->SetReads(reads); }
   // Call about once a second.
   void Tick(int64_t now_micros);
 

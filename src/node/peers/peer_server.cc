@@ -278,13 +278,17 @@ void PeerServer::Answer(const SessionPtr& session, uint64_t id, const v1::PeerRe
     return Give(session, id, place.version, first, *recent);
   }
   if (Held(session, id, place, first, count)) return;
-  if (get.held_only() && !source_->units().UnderWay(place.version, first, count)) {
-    v1::PeerReply reply;
-    reply.set_id(id);
-    reply.mutable_absent();
-    return session->Reply(std::move(reply));
+  if ((get.held_only() || !reads_) && !source_->units().UnderWay(place.version, first, count)) {
+    return Absent(session, id);
   }
   FromHome(session, id, place, first, count, get.ahead() ? vfs::Urgency::kAhead : vfs::Urgency::kDemand);
+}
+
+void PeerServer::Absent(const SessionPtr& session, uint64_t id) {
+  v1::PeerReply reply;
+  reply.set_id(id);
+  reply.mutable_absent();
+  session->Reply(std::move(reply));
 }
 
 void PeerServer::AnswerFrame(const SessionPtr& session, uint64_t id, const v1::PeerRequest::GetFrame& get) {
@@ -310,6 +314,7 @@ void PeerServer::AnswerFrame(const SessionPtr& session, uint64_t id, const v1::P
 }
 
 void PeerServer::GetFrame(const SessionPtr& session, uint64_t id, const Digest& name) {
+  if (!reads_) return Absent(session, id);
   source_->frames().Get(
       name,
       [this, gate = gate_, session, id](const Result<FrameExchange::Frame>& frame) {
@@ -385,6 +390,7 @@ bool PeerServer::Held(const SessionPtr& session, uint64_t id, const UnitPlace& p
     GiveData(session, id, place.version, first, count, std::move(*data), statements);
     return true;
   }
+  if (!reads_) return false;
   // Content that arrived when nobody needed it, or before this process started: home must sign it first.
   v1::PeerReply waiting;
   waiting.set_id(id);

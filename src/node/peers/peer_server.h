@@ -36,6 +36,9 @@ class PeerServer {
   Result<rpc::Stream::Handler*> Accept(const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream);
   // Home has sent a new member list: accepts clients that connected slightly before it arrived.
   void Updated();
+  // Whether jobs of this home run here. Home gives a node nothing while none does, so without one this server gives only
+  // what it has, at once, and others ask home themselves.
+  void SetReads(bool reads) { reads_ = reads; }
   // Call about once a second. Disconnects clients that cannot prove themselves; forgets ended streams.
   void Tick(int64_t now_micros);
 
@@ -54,6 +57,7 @@ class PeerServer {
   void AnswerFrame(const SessionPtr& session, uint64_t id, const v1::PeerRequest::GetFrame& get);
   void GetFrame(const SessionPtr& session, uint64_t id, const Digest& name);
   bool Holds(const FrameExchange::Place& place);
+  void Absent(const SessionPtr& session, uint64_t id);
   void FromHome(const SessionPtr& session, uint64_t id, const UnitPlace& place, uint64_t first, uint64_t count,
                 vfs::Urgency urgency);
   // Sends units that are here, with home's signed statements. False: they are not here.
@@ -66,6 +70,7 @@ class PeerServer {
   PeerSource* const source_;
   vfs::Backend* const backend_;
   const std::shared_ptr<vfs::Gate> gate_ = std::make_shared<vfs::Gate>();
+  std::atomic<bool> reads_{true};
   Mutex mutex_;
   std::vector<SessionPtr> sessions_ VRUN_GUARDED_BY(mutex_);
   WorkQueue workers_;
