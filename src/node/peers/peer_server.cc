@@ -274,6 +274,7 @@ void PeerServer::Answer(const SessionPtr& session, uint64_t id, const v1::PeerRe
     return session->Fail(id, Error(Code::kInvalid, "malformed question of a peer"));
   }
   place.tree = *tree;
+  place.for_peer = true;
   if (auto recent = source_->units().Recent(place.version, first, count)) {
     return Give(session, id, place.version, first, *recent);
   }

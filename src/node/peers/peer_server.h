@@ -36,8 +36,8 @@ class PeerServer {
   Result<rpc::Stream::Handler*> Accept(const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream);
   // Home has sent a new member list: accepts clients that connected slightly before it arrived.
   void Updated();
-  // Whether jobs of this home run here. Home gives a node nothing while none does, so without one this server gives only
-  // what it has, at once, and others ask home themselves.
+  // Whether jobs of this home run here. Home gives a node nothing while none does, so without one this server gives
+  // only what it has, at once, and others ask home themselves.
   void SetReads(bool reads) { reads_ = reads; }
   // Call about once a second. Disconnects clients that cannot prove themselves; forgets ended streams.
   void Tick(int64_t now_micros);

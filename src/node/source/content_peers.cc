@@ -40,6 +40,7 @@ v1::ContentRequest::GetRange GetSigned(const UnitPlace& place, uint64_t first, u
   get.set_offset(first * unit);
   get.set_length(std::min(count * unit, place.version.size - first * unit));
   get.set_sign(true);
+  get.set_for_peer(place.for_peer);
   return get;
 }
 

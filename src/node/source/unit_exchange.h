@@ -26,6 +26,7 @@ struct UnitPlace {
   Digest tree;
   std::string path;
   tree::FileVersion version;
+  bool for_peer = false;  // another node wants it
 };
 
 // Any thread. Callbacks run without locks.

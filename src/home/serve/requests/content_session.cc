@@ -36,14 +36,17 @@ bool IsRead(const v1::ContentRequest& r) {
   return r.has_get_range() || r.has_get_directory() || r.has_get_extents() || r.has_get_resident();
 }
 
-// A kind of request that this version does not know.
-class UnknownRequest : public Request {
+class RefusedRequest : public Request {
  public:
-  using Request::Request;
-  bool Step() override {
-    return Fail(Error(Code::kUnsupported, "home does not know this content request: update vrun at home"));
-  }
+  RefusedRequest(NodeStream* stream, v1::ContentRequest request, Urgency urgency, Error why)
+      : Request(stream, std::move(request), urgency), why_(std::move(why)) {}
+  bool Step() override { return Fail(why_); }
+
+ private:
+  const Error why_;
 };
+
+Error NoJobHasIt() { return Error(Code::kUnavailable, "no job of this home on the node has this tree"); }
 
 }  // namespace
 
@@ -89,7 +92,10 @@ std::unique_ptr<Request> ContentSession::Make(v1::ContentRequest r) {
     case Asked::kWatchTree: return order([this](const Asked& a) { return tree_.Begin(a); });
     case Asked::kBeginWrites: return order([this](const Asked& a) { return live_.Begin(a); });
     case Asked::kEndWrites: return order([this](const Asked& a) { return live_.End(a); });
-    default: return std::make_unique<UnknownRequest>(this, std::move(r), kDirectories);
+    default:
+      return std::make_unique<RefusedRequest>(
+          this, std::move(r), kDirectories,
+          Error(Code::kUnsupported, "home does not know this content request: update vrun at home"));
   }
 }
 
@@ -165,7 +171,10 @@ bool ContentSession::Served(const v1::ContentRequest& r) {
 }
 
 void ContentSession::Wait(std::unique_ptr<Request> request, bool first) {
-  if (!Served(request->asked())) {
+  if (!Served(request->asked()) && request->asked().get_range().for_peer()) {
+    const Urgency urgency = request->urgency();
+    request = std::make_unique<RefusedRequest>(this, v1::ContentRequest(request->asked()), urgency, NoJobHasIt());
+  } else if (!Served(request->asked())) {
     const bool read = IsRead(request->asked());
     held_.push_back({std::move(request), MonotonicMicros()});
     if (read && on_held_ && !std::exchange(told_held_, true)) on_held_();
@@ -231,8 +240,8 @@ bool ContentSession::EndHeld(int64_t micros) {
     v1::ContentReply reply;
     reply.set_id(request->id());
     reply.set_last(true);
-    reply.mutable_error()->set_code(static_cast<int>(Code::kUnavailable));
-    reply.mutable_error()->set_message("no job of this home on the node has this tree");
+    reply.mutable_error()->set_code(static_cast<int>(NoJobHasIt().code()));
+    reply.mutable_error()->set_message(NoJobHasIt().message());
     Send(reply, kDirectories, /*slices=*/false);
   }
   return more;
