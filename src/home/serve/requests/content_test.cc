@@ -213,6 +213,10 @@ TEST_F(ContentTest, ANodeWithoutAJobOfThisHomeGetsNothingUntilThereIsOne) {
   for (const auto& request : {range, root, dropped}) session_->OnMessage(request.SerializeAsString());
   cancel.mutable_cancel()->set_id(dropped.id());
   session_->OnMessage(cancel.SerializeAsString());
+  // What another node asks it for is refused at once: that one can ask by itself.
+  v1::ContentRequest passed_on = RangeRequest("/b", VersionOf("/b"), 0, 6);
+  passed_on.mutable_get_range()->set_for_peer(true);
+  EXPECT_EQ(ErrorOf(Ask(passed_on)), Code::kUnavailable);
   // The same workers answer another node, which has a job.
   FakeStream stream;
   auto other = std::make_shared<ContentSession>(&*server_);
