@@ -14,6 +14,7 @@ namespace vrun::control {
 namespace {
 
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 JobRow Row(const std::string& request_id) {
@@ -38,8 +39,13 @@ class PostgresTest : public ::testing::Test {
     if (server_ == nullptr) GTEST_SKIP() << "PostgreSQL is not installed: tools/install-deps --test";
     url_ = server_->MakeDatabase();
   }
+  // A session that was ended on the server keeps the database for a moment.
   std::unique_ptr<PostgresStore> Open(const std::string& holder = "a") {
-    auto opened = PostgresStore::Open({.url = url_, .holder = holder, .key_file = key_});
+    auto opened = PostgresStore::Open(
+        {.url = url_, .holder = holder, .key_file = key_, .wait = [end = steady_clock::now() + seconds(10)] {
+           std::this_thread::sleep_for(milliseconds(20));
+           return steady_clock::now() > end;
+         }});
     EXPECT_TRUE(opened) << opened.error().message();
     return opened ? std::move(*opened) : nullptr;
   }
@@ -170,7 +176,9 @@ TEST_F(PostgresTest, AChangeIsWholeWhereverTheSessionEnds) {
     const auto job = store->FindRequest("anna", request);
     ASSERT_TRUE(job) << job.error().message();
     EXPECT_EQ(job->has_value(), committed) << end;
-    if (committed) EXPECT_EQ(store->Attempts(**job)->at(0).pods.size(), 1u);
+    if (committed) {
+      EXPECT_EQ(store->Attempts(**job)->at(0).pods.size(), 1u);
+    }
     EXPECT_EQ(store->Journal()->size(), committed ? static_cast<size_t>(end - kSteps + 2) : 0u);
   }
 }
