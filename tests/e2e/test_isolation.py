@@ -41,7 +41,7 @@ def test_a_device_of_home_has_no_number_and_cannot_be_opened(cluster, view):
 
 
 def test_the_nodes_own_ports_are_out_of_reach(cluster):
-    ports = re.findall(r"node n1 listens on ([0-9.]+):([0-9]+)", cluster.logs())
+    ports = re.findall(r"node n1 listens on ([0-9.]+):([0-9]+)", (cluster.directory / "n1/node.log").read_text())
     assert ports
     attempt = """if True:
         import socket, sys
