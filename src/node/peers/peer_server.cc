@@ -315,7 +315,7 @@ void PeerServer::AnswerFrame(const SessionPtr& session, uint64_t id, const v1::P
 }
 
 void PeerServer::GetFrame(const SessionPtr& session, uint64_t id, const Digest& name) {
-  if (!reads_) return Absent(session, id);
+  if (!reads_ && source_->frames().Resting(name)) return Absent(session, id);  // only home has it
   source_->frames().Get(
       name,
       [this, gate = gate_, session, id](const Result<FrameExchange::Frame>& frame) {
